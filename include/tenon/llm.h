@@ -82,6 +82,17 @@ typedef struct tn_budget {
     size_t bytes;
 } tn_budget;
 
+/* Rows of a KV cache below 16 bits can be rotated by a Hadamard matrix before they are quantized (tn_hadamard), in
+ * blocks of the largest power of two that divides the head. Queries and the result of attention are rotated too, so
+ * that only the rounding changes. */
+typedef enum tn_cache_rotation {
+    TN_ROTATION_AUTO, /* the types that gain from it: q5_1 q5_0 q4_1 q4_0 */
+    TN_ROTATION_ON,   /* all types below 16 bits */
+    TN_ROTATION_OFF
+} tn_cache_rotation;
+/* A type that the KV cache can have, by name. TN_E_TYPE lists the valid ones. */
+TN_API tn_status tn_cache_type_parse(const char *name, tn_type *type);
+
 typedef struct tn_session_params {
     int32_t n_ctx;          /* tokens that the KV cache holds, shared by the sequences; 0: as trained */
     int32_t page;           /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
@@ -99,9 +110,12 @@ typedef struct tn_session_params {
      * belong to one thread at a time. It must not be the scheduler of a session that has its own. It may be freed
      * before the sessions. */
     const tn_sched *sched;
-    tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
-    const char *devices[16];  /* in order of preference; empty: all GPUs, then the CPU */
-    float split[16];          /* share of the layers per device; all 0: fill the first, then the next */
+    /* Types of the KV cache: f32 f16 bf16 fp8 q8_0 q5_1 q5_0 q4_1 q4_0. The second pair is for layers with a window;
+     * TN_TYPE_LIMIT: the same as for the others. */
+    tn_type cache_k, cache_v, cache_k_window, cache_v_window;
+    tn_cache_rotation cache_rotation;
+    const char *devices[16]; /* in order of preference; empty: all GPUs, then the CPU */
+    float split[16];         /* share of the layers per device; all 0: fill the first, then the next */
     /* Micro-batches of a prompt that may be in flight where the layers are on several devices: while one is on the
      * second device, the next is on the first. 0 selects the default of 4; 1 disables it. Each takes memory for what
      * is copied from device to device. */

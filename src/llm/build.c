@@ -119,6 +119,11 @@ static tn_tensor *build_head_norm(const graph_builder *b, tn_tensor *x, tn_tenso
     return tn_reshape(b->a, y, x->ne[0], x->ne[1], x->ne[2]);
 }
 
+/* Rotates heads in blocks before they are quantized, or back: the rotation is its own inverse. */
+static tn_tensor *build_rotation(const graph_builder *b, tn_tensor *x, int32_t block, const char *what) {
+    return block ? name_node(b, tn_hadamard(b->a, x, block), what) : x;
+}
+
 static tn_tensor *build_attention(graph_builder *b, int32_t il, tn_tensor *x) {
     const tn__hparams *h = b->h;
     const tn__layer *l = &b->m->w.layers[il];
@@ -166,6 +171,10 @@ static tn_tensor *build_attention(graph_builder *b, int32_t il, tn_tensor *x) {
 
     tn_tensor *q_scale = graph_input(b, TN__INPUT_QUERY_SCALES);
     if (q_scale) q = tn_mul(a, q, q_scale);
+    const tn__kv_layer *cache = &b->plan->kv.layers[il];
+    q = build_rotation(b, q, cache->rotate_k, "q_rotated");
+    k = build_rotation(b, k, cache->rotate_k, "k_rotated");
+    v = build_rotation(b, v, cache->rotate_v, "v_rotated");
     tn_attention_sources src = {.q = q, .sinks = l->sinks};
     tn_attention_params p = {
         .scale = h->attn_scale != 0 ? h->attn_scale : 1 / sqrtf((float)h->head_k),
@@ -174,7 +183,6 @@ static tn_tensor *build_attention(graph_builder *b, int32_t il, tn_tensor *x) {
         .causal = h->causal,
         .window = lh->window,
     };
-    const tn__kv_layer *cache = &b->plan->kv.layers[il];
     int group = cache->group;
     tn_tensor *rows = graph_input(b, group == TN__CACHE_FULL ? TN__INPUT_ROWS_FULL : TN__INPUT_ROWS_WINDOW);
     tn_tensor *kc = name_node(b, tn_set_rows(a, cache->k, flatten_heads(b, k), rows), "k_store");
@@ -185,6 +193,7 @@ static tn_tensor *build_attention(graph_builder *b, int32_t il, tn_tensor *x) {
     src.pages = b->plan->kv.tables[(size_t)group * b->plan->kv.n_devices + (size_t)cache->device];
     p.page = b->plan->kv.groups[group].page;
     tn_tensor *y = name_node(b, tn_attention(a, &src, &p), "attn");
+    y = build_rotation(b, y, cache->rotate_v, "attn_rotated");
     if (!y) return NULL;
     y = tn_reshape(a, y, y->ne[0] * y->ne[1], y->ne[2]);
     return build_linear(b, l->wo, l->so, l->bo, y, "attn_out");
@@ -466,8 +475,11 @@ static tn_tensor *move_rows(const graph_builder *b, tn_tensor *cache, int32_t ro
         tn_rope_params p = rope_params(b, rotate_layer);
         /* Cached keys have their magnitude already: only the angle changes. */
         p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
-        x = tn_rope(b->a, tn_reshape(b->a, x, b->h->head_k, heads, x->ne[1]), graph_input(b, TN__INPUT_MOVE_DELTA),
-                    rope_factors(b, rotate_layer), &p);
+        const int32_t block = b->plan->kv.layers[rotate_layer].rotate_k;
+        x = tn_reshape(b->a, x, b->h->head_k, heads, x->ne[1]);
+        if (block) x = tn_hadamard(b->a, x, block);
+        x = tn_rope(b->a, x, graph_input(b, TN__INPUT_MOVE_DELTA), rope_factors(b, rotate_layer), &p);
+        if (block) x = tn_hadamard(b->a, x, block);
         x = x ? tn_reshape(b->a, x, x->ne[0] * x->ne[1], x->ne[2]) : NULL;
     }
     return tn_set_rows(b->a, cache, x, graph_input(b, TN__INPUT_MOVE_TO));

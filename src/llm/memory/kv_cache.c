@@ -44,13 +44,12 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
         l->group = use_windows && h->layers[i].window ? TN__CACHE_WINDOW : TN__CACHE_FULL;
         l->device = p->device_of_layer[i];
         int64_t cells = tn__page_table_cells(&kv->groups[l->group]), heads = h->layers[i].n_head_kv;
-        if (h->head_k % tn_type_block(p->type_k) || h->head_v % tn_type_block(p->type_v))
-            return tn_fail(
-                TN_E_UNSUPPORTED,
-                "heads of %d and %d elements do not divide into blocks of %s and %s: use f16 for the cache",
-                h->head_k, h->head_v, tn_type_name(p->type_k), tn_type_name(p->type_v));
-        l->k = tn_name(kv->arena, tn_tensor_nd(kv->arena, p->type_k, heads * h->head_k, cells), "cache_k.%d", i);
-        l->v = tn_name(kv->arena, tn_tensor_nd(kv->arena, p->type_v, heads * h->head_v, cells), "cache_v.%d", i);
+        tn__cache_format f;
+        TN_TRY(tn__cache_format_of(p->session, h->head_k, h->head_v, h->layers[i].window > 0, &f));
+        l->rotate_k = f.rotate_k;
+        l->rotate_v = f.rotate_v;
+        l->k = tn_name(kv->arena, tn_tensor_nd(kv->arena, f.k, heads * h->head_k, cells), "cache_k.%d", i);
+        l->v = tn_name(kv->arena, tn_tensor_nd(kv->arena, f.v, heads * h->head_v, cells), "cache_v.%d", i);
         tn_tensor **table = &kv->tables[(size_t)l->group * p->n_devices + (size_t)l->device];
         if (!*table)
             *table =

@@ -2,6 +2,7 @@
 #ifndef TN_LLM_MEMORY_KV_CACHE_H
 #define TN_LLM_MEMORY_KV_CACHE_H
 
+#include "llm/memory/cache_types.h"
 #include "llm/memory/page_table.h"
 #include "llm/model_internal.h"
 
@@ -11,6 +12,7 @@ enum { TN__CACHE_FULL, TN__CACHE_WINDOW, TN__CACHE_GROUPS };
 typedef struct tn__kv_layer {
     tn_tensor *k, *v; /* [heads*size, cells] */
     int group, device;
+    int32_t rotate_k, rotate_v; /* blocks in which rows are rotated; 0: they are not */
 } tn__kv_layer;
 
 typedef struct tn__kv_buffer {
@@ -37,10 +39,10 @@ typedef struct tn__kv {
 typedef struct tn__kv_params {
     const tn_model *model;
     int32_t n_ctx, n_ubatch, n_seqs;
-    int32_t page;                  /* cells per page */
-    int32_t n_kept, n_checkpoints; /* prefixes; how many of their windows fit */
-    tn_type type_k, type_v;
-    tn_buffer_type *const *types; /* per device */
+    int32_t page;                     /* cells per page */
+    int32_t n_kept, n_checkpoints;    /* prefixes; how many of their windows fit */
+    const tn_session_params *session; /* types of the cache */
+    tn_buffer_type *const *types;     /* per device */
     const int *device_of_layer;
     size_t n_devices;
     const tn_tensor *factors; /* RoPE factors that all layers share, or NULL, and their device */

@@ -20,9 +20,9 @@ typedef struct state_header {
     char magic[8];
     uint32_t version, n_layer;
     uint64_t identity;
-    uint32_t type_k, type_v;
-    int32_t seq;    /* -1: all */
-    int32_t n_seqs; /* saved */
+    uint32_t cache, reserved; /* tn__cache_key; zero */
+    int32_t seq;              /* -1: all */
+    int32_t n_seqs;           /* saved */
     uint32_t cells[TN__CACHE_GROUPS], runs[TN__CACHE_GROUPS];
     uint64_t size; /* of the whole state */
 } state_header;
@@ -62,8 +62,7 @@ static state_header header_for(const tn_session *s, int32_t seq) {
     state_header header = {.version = STATE_VERSION,
                            .n_layer = (uint32_t)s->plan->kv.n_layer,
                            .identity = s->plan->model->identity,
-                           .type_k = (uint32_t)s->plan->params.cache_k,
-                           .type_v = (uint32_t)s->plan->params.cache_v,
+                           .cache = tn__cache_key(&s->plan->params),
                            .seq = seq,
                            .n_seqs = seq < 0 ? s->plan->kv.n_seqs : 1};
     memcpy(header.magic, state_magic, sizeof state_magic);
@@ -158,9 +157,11 @@ static tn_status check_state_header(const tn_session *s, int32_t seq, const char
         return tn_fail(TN_E_CHECKSUM, "the state is damaged: its checksum does not match");
     if (h->identity != s->plan->model->identity || h->n_layer != (uint32_t)s->plan->kv.n_layer)
         return tn_fail(TN_E_STATE, "the state belongs to another model");
-    if (h->type_k != (uint32_t)s->plan->params.cache_k || h->type_v != (uint32_t)s->plan->params.cache_v)
-        return tn_fail(TN_E_STATE, "the state's cache is %s/%s, the session's %s/%s",
-                       tn_type_name((tn_type)h->type_k), tn_type_name((tn_type)h->type_v),
+    if (h->cache != tn__cache_key(&s->plan->params))
+        return tn_fail(TN_E_STATE,
+                       "the state's cache is %s/%s, the session's %s/%s, or layers with a window or the "
+                       "rotation differ",
+                       tn_type_name((tn_type)(h->cache & 127)), tn_type_name((tn_type)(h->cache >> 7 & 127)),
                        tn_type_name(s->plan->params.cache_k), tn_type_name(s->plan->params.cache_v));
     if ((seq < 0) != (h->seq < 0))
         return tn_fail(TN_E_STATE, "the state holds %s",

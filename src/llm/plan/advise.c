@@ -88,7 +88,8 @@ void tn__advise(const tn_session_plan *p, char *text, size_t size) {
         add_advice(&a, "let the number of layers on the GPU be chosen (--gpu-layers -1)");
     params = p->params;
     params.cache_k = params.cache_v = TN_Q8_0;
-    bool smaller = p->params.cache_k != TN_Q8_0 && p->params.cache_k != TN_Q4_0;
+    params.cache_k_window = params.cache_v_window = TN_TYPE_LIMIT; /* as the option below does it */
+    bool smaller = tn_type_block(p->params.cache_k) == 1 && p->params.cache_k != TN_FP8;
     if (smaller && fits_with(p, &params)) add_advice(&a, "use a q8_0 cache (--cache-type-k q8_0)");
     int32_t context = find_largest_context(p, p->params);
     if (context) add_advice(&a, "use a context of %d (--ctx %d)", context, context);

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "llm/memory/cache_types.h"
 #include "llm/plan/cover.h"
 #include "tenon/cpu.h"
 
@@ -67,8 +68,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->n_prefixes,
                                p->n_checkpoints,
                                p->n_outputs,
-                               p->cache_k,
-                               p->cache_v,
+                               tn__cache_key(p),
                                p->n_pipeline,
                                p->n_gpu_layers,
                                p->no_repack,

@@ -2,6 +2,7 @@
 #include "llm/plan/session_plan.h"
 
 #include "base/checked.h"
+#include "llm/memory/cache_types.h"
 #include "llm/plan/cover.h"
 
 #include <stddef.h>
@@ -15,6 +16,8 @@ tn_session_params tn_session_params_default(void) {
         .n_seqs = 1,
         .cache_k = TN_F16,
         .cache_v = TN_F16,
+        .cache_k_window = TN_TYPE_LIMIT,
+        .cache_v_window = TN_TYPE_LIMIT,
         .n_gpu_layers = -1,
         .pooling = TN_POOLING_MODEL,
     };
@@ -51,16 +54,7 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     TN_TRY(tn__pooling_params(m, p));
     if (p->n_outputs == 0) p->n_outputs = p->embeddings && p->pooling == TN_POOLING_NONE ? p->n_batch : p->n_seqs;
     if (p->n_outputs > p->n_batch) p->n_outputs = p->n_batch;
-    static const tn_type allowed[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0};
-    bool k = false, v = false;
-    for (size_t i = 0; i < TN__COUNT(allowed); i++) {
-        k = k || p->cache_k == allowed[i];
-        v = v || p->cache_v == allowed[i];
-    }
-    if (!k || !v)
-        return tn_fail(TN_E_TYPE, "the KV cache can be f32, f16, bf16, q8_0 or q4_0, not %s and %s",
-                       tn_type_name(p->cache_k), tn_type_name(p->cache_v));
-    return TN_OK;
+    return tn__cache_types_check(p);
 }
 
 /* ---- Devices ---- */
@@ -233,8 +227,7 @@ static tn_status plan_cache(tn_session_plan *p) {
         .page = p->params.page,
         .n_kept = p->params.n_prefixes,
         .n_checkpoints = p->params.n_checkpoints,
-        .type_k = p->params.cache_k,
-        .type_v = p->params.cache_v,
+        .session = &p->params,
         .types = p->placement.types,
         .device_of_layer = p->placement.device_of_layer + 1,
         .n_devices = p->placement.n_devices,

@@ -55,7 +55,7 @@ static int run_logits(const struct args *args) {
     p.n_outputs = p.n_batch < 64 ? p.n_batch : 64;
     p.n_threads = (int)args_int(args, "threads");
     p.abort = interrupted_callback;
-    if ((status = tn_type_parse(args_text(args, "cache-type"), &p.cache_k)) != TN_OK) {
+    if ((status = tn_cache_type_parse(args_text(args, "cache-type"), &p.cache_k)) != TN_OK) {
         code = fail_status(status, "--cache-type");
         goto out;
     }

@@ -36,9 +36,9 @@ static void print_heading(const struct plan_subject *s, FILE *out) {
             human_count(count, (double)s->info.n_params), human_bytes(size, s->info.bytes), s->info.n_layer);
     fprintf(out, "context %d", s->params.n_ctx);
     if (s->params.n_ctx > s->info.n_ctx_train) fprintf(out, " (the model was trained with %d)", s->info.n_ctx_train);
-    fprintf(out, ", batch %d, micro-batch %d, %d sequence%s, cache %s/%s\n\n", s->params.n_batch, s->params.n_ubatch,
-            s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s", tn_type_name(s->params.cache_k),
-            tn_type_name(s->params.cache_v));
+    char cache[CACHE_TYPES_TEXT];
+    fprintf(out, ", batch %d, micro-batch %d, %d sequence%s, cache %s\n\n", s->params.n_batch, s->params.n_ubatch,
+            s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s", cache_types_text(&s->params, cache));
 }
 
 static void print_table(const struct plan_subject *s, FILE *out) {
@@ -132,15 +132,18 @@ static json_t *device_json(const tn_fit_device *f) {
 
 static int print_plan_json(const struct plan_subject *s) {
     json_t *devices = json_array();
+    const tn_type k_window = s->params.cache_k_window, v_window = s->params.cache_v_window;
     for (size_t d = 0; d < s->fit.n_devices; d++) json_array_append_new(devices, device_json(&s->fit.devices[d]));
     json_t *root = json_pack(
-        "{s:o, s:o, s:{s:I, s:I, s:i}, s:{s:i, s:i, s:i, s:i, s:s, s:s}, s:b, s:o, s:o, "
+        "{s:o, s:o, s:{s:I, s:I, s:i}, s:{s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s}, s:b, s:o, s:o, "
         "s:{s:{s:I, s:I}, s:{s:I, s:I}}}",
         "model", show_json_text((tn_gguf_str){s->path, strlen(s->path)}), "architecture",
         show_json_text((tn_gguf_str){s->info.architecture, strlen(s->info.architecture)}), "size", "parameters",
         (json_int_t)s->info.n_params, "bytes", (json_int_t)s->info.bytes, "layers", s->info.n_layer, "session", "ctx",
         s->params.n_ctx, "batch", s->params.n_batch, "ubatch", s->params.n_ubatch, "seqs", s->params.n_seqs,
-        "cache_type_k", tn_type_name(s->params.cache_k), "cache_type_v", tn_type_name(s->params.cache_v), "fits",
+        "cache_type_k", tn_type_name(s->params.cache_k), "cache_type_v", tn_type_name(s->params.cache_v),
+        "cache_type_k_window", tn_type_name(k_window != TN_TYPE_LIMIT ? k_window : s->params.cache_k),
+        "cache_type_v_window", tn_type_name(v_window != TN_TYPE_LIMIT ? v_window : s->params.cache_v), "fits",
         (int)s->fit.fits, "advice", s->fit.fits ? json_null() : json_string(tn_session_plan_advice(s->plan)),
         "devices", devices, "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits",
         (json_int_t)s->fit.splits_prefill, "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits",

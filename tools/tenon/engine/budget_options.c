@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { MAX_CACHE_TYPES = 8 };
+enum { MAX_CACHE_TYPES = 9 };
 
 /* ---- Options ---- */
 
@@ -57,9 +57,7 @@ static int read_cache_types(const struct args *args, tn_budget_params *budget) {
         if (budget->n_cache_types == MAX_CACHE_TYPES)
             return fail_usage(args, "--budget-cache: at most %d types", MAX_CACHE_TYPES);
         tn_type *type = &types[budget->n_cache_types];
-        if (tn_type_parse(name, type) != TN_OK ||
-            (*type != TN_F32 && *type != TN_F16 && *type != TN_BF16 && *type != TN_Q8_0 && *type != TN_Q4_0))
-            return fail_usage(args, "--budget-cache: '%s' is not one of f32, f16, bf16, q8_0 and q4_0", name);
+        if (tn_cache_type_parse(name, type) != TN_OK) return fail_usage(args, "--budget-cache: %s", tn_error());
         budget->n_cache_types++;
         if (!text[length]) break;
         text += length + 1;

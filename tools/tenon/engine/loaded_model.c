@@ -3,6 +3,7 @@
 
 #include "cli/term.h"
 #include "engine/budget_options.h"
+#include "engine/options.h"
 #include "engine/speed_cache.h"
 
 #include "tenon/cpu.h"
@@ -190,13 +191,13 @@ void log_session(const char *path, const tn_model *model, const tn_session *sess
     tn_model_info i = tn_model_get_info(model);
     tn_session_params p = tn_session_get_params(session);
     tn_fit fit;
-    char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE], d[HUMAN_SIZE], e[HUMAN_SIZE];
+    char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE], d[HUMAN_SIZE], e[HUMAN_SIZE], cache[CACHE_TYPES_TEXT];
     tn_log(TN_LOG_INFO, "%s: %s, %s parameters in %s, ready after %.2f s", path, i.architecture,
            human_count(a, (double)i.n_params), human_bytes(b, i.bytes), (double)(tn_time_ns() - began_ns) / 1e9);
     tn_log(TN_LOG_INFO, "%s, %s kernels, %d threads", tn_cpu_name(), tn_cpu_level(),
            p.n_threads > 0 ? p.n_threads : tn_cpu_count());
-    tn_log(TN_LOG_INFO, "context %d, batch %d, micro-batch %d, %d sequence%s, cache %s/%s", p.n_ctx, p.n_batch,
-           p.n_ubatch, p.n_seqs, p.n_seqs == 1 ? "" : "s", tn_type_name(p.cache_k), tn_type_name(p.cache_v));
+    tn_log(TN_LOG_INFO, "context %d, batch %d, micro-batch %d, %d sequence%s, cache %s", p.n_ctx, p.n_batch,
+           p.n_ubatch, p.n_seqs, p.n_seqs == 1 ? "" : "s", cache_types_text(&p, cache));
     if (tn_session_memory(session, &fit) != TN_OK) return;
     for (size_t n = 0; n < fit.n_devices; n++) {
         const tn_fit_device *f = &fit.devices[n];

@@ -63,16 +63,22 @@ static const struct option model_table[] = {
      .value = "TYPE",
      .kind = OPTION_TEXT,
      .fallback = "f16",
-     .choices = "f32 f16 bf16 q8_0 q4_0",
-     .help = "type of the keys in the KV cache",
+     .help = "type of the keys in the KV cache: f32 f16 bf16 fp8 q8_0 q5_1 q5_0 q4_1 q4_0; q8_0,swa=f16 sets another "
+             "one for layers with a sliding window",
      .env = "LLAMA_ARG_CACHE_TYPE_K"},
     {.name = "cache-type-v",
      .letter = "ctv",
      .value = "TYPE",
      .kind = OPTION_TEXT,
-     .choices = "f32 f16 bf16 q8_0 q4_0",
      .help = "type of the values in the KV cache, by default the same as for keys",
      .env = "LLAMA_ARG_CACHE_TYPE_V"},
+    {.name = "cache-rotation",
+     .value = "WHEN",
+     .kind = OPTION_TEXT,
+     .fallback = "auto",
+     .choices = "auto on off",
+     .help = "rotate keys and values before quantizing them: where the type gains from it, for all types below 16 "
+             "bits, or never"},
     {.name = "device",
      .letter = "dev",
      .value = "NAME",
@@ -254,6 +260,40 @@ static int read_effort(const struct args *args, tn_session_params *p) {
     return EXIT_OK;
 }
 
+/* TYPE, or TYPE,swa=TYPE for layers with a window. */
+static int read_cache_type(const struct args *args, const char *option, const char *text, tn_type *type,
+                           tn_type *window) {
+    char name[16];
+    const size_t length = strcspn(text, ",");
+    const char *rest = text[length] ? text + length + 1 : NULL;
+    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), text);
+    if (rest && strncmp(rest, "swa=", 4) != 0)
+        return fail_usage(args, "--%s %s: after the comma only swa=TYPE is possible", option, text);
+    if (tn_cache_type_parse(name, type) != TN_OK || (rest && tn_cache_type_parse(rest + 4, window) != TN_OK))
+        return fail_usage(args, "--%s %s: %s", option, text, tn_error());
+    return EXIT_OK;
+}
+static int read_cache(const struct args *args, tn_session_params *p) {
+    const char *k = args_text(args, "cache-type-k"), *v = args_text(args, "cache-type-v");
+    const char *rotation = args_text(args, "cache-rotation");
+    p->cache_rotation = strcmp(rotation, "on") == 0    ? TN_ROTATION_ON
+                        : strcmp(rotation, "off") == 0 ? TN_ROTATION_OFF
+                                                       : TN_ROTATION_AUTO;
+    int code = read_cache_type(args, "cache-type-k", k, &p->cache_k, &p->cache_k_window);
+    if (code) return code;
+    return v ? read_cache_type(args, "cache-type-v", v, &p->cache_v, &p->cache_v_window)
+             : read_cache_type(args, "cache-type-k", k, &p->cache_v, &p->cache_v_window);
+}
+const char *cache_types_text(const tn_session_params *p, char text[CACHE_TYPES_TEXT]) {
+    const tn_type k = p->cache_k_window, v = p->cache_v_window;
+    int n = snprintf(text, CACHE_TYPES_TEXT, "%s/%s", tn_type_name(p->cache_k), tn_type_name(p->cache_v));
+    if (k != TN_TYPE_LIMIT || v != TN_TYPE_LIMIT)
+        snprintf(text + n, CACHE_TYPES_TEXT - (size_t)n, " (windows %s/%s)",
+                 tn_type_name(k != TN_TYPE_LIMIT ? k : p->cache_k),
+                 tn_type_name(v != TN_TYPE_LIMIT ? v : p->cache_v));
+    return text;
+}
+
 int session_params_from(const struct args *args, tn_session_params *p) {
     *p = tn_session_params_default();
     p->n_ctx = (int32_t)args_int(args, "ctx");
@@ -264,10 +304,8 @@ int session_params_from(const struct args *args, tn_session_params *p) {
     p->n_pipeline = (int)args_int(args, "pipeline");
     p->no_repack = args_flag(args, "no-pack");
     p->abort = interrupted_callback;
-    const char *k = args_text(args, "cache-type-k"), *v = args_text(args, "cache-type-v");
-    if (tn_type_parse(k, &p->cache_k) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-k");
-    if (tn_type_parse(v ? v : k, &p->cache_v) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-v");
-    int code = read_effort(args, p);
+    int code = read_cache(args, p);
+    if (!code) code = read_effort(args, p);
     if (!code) code = read_devices(args, p);
     if (!code) code = read_split(args, p);
     if (!code) code = read_overrides(args, p);

@@ -16,4 +16,8 @@ const char *find_model(const struct args *args, char *buffer, size_t size);
 /* Session parameters from the options; they are valid as long as `args`. Returns an exit code. */
 int session_params_from(const struct args *args, tn_session_params *params);
 
+/* "q8_0/q4_0", and "f16/f16 (windows q8_0/q8_0)" where layers with a window have other types. Returns `text`. */
+enum { CACHE_TYPES_TEXT = 64 };
+const char *cache_types_text(const tn_session_params *params, char text[CACHE_TYPES_TEXT]);
+
 #endif
