@@ -86,8 +86,8 @@ typedef struct tn_budget {
  * blocks of the largest power of two that divides the head. Queries and the result of attention are rotated too, so
  * that only the rounding changes. */
 typedef enum tn_cache_rotation {
-    TN_ROTATION_AUTO, /* the types that gain from it: q5_1 q5_0 q4_1 q4_0 */
-    TN_ROTATION_ON,   /* all types below 16 bits */
+    TN_ROTATION_AUTO, /* what gains from it: K of all types below 16 bits, V of q5_0 and q4_0 */
+    TN_ROTATION_ON,   /* K and V of all types below 16 bits */
     TN_ROTATION_OFF
 } tn_cache_rotation;
 /* A type that the KV cache can have, by name. TN_E_TYPE lists the valid ones. */

@@ -73,6 +73,7 @@ tn_status compile_repeat(const compilation &c, const tn_tensor *t);
 tn_status compile_norm(const compilation &c, const tn_tensor *t);
 tn_status compile_soft_max(const compilation &c, const tn_tensor *t);
 tn_status compile_rope(const compilation &c, const tn_tensor *t);
+tn_status compile_hadamard(const compilation &c, const tn_tensor *t);
 void rope_blend(const tn_rope_params &p, float *low, float *high);      // YaRN: the pairs between which it blends
 tn_status compile_row_reduce(const compilation &c, const tn_tensor *t); // sum_rows, mean, argmax
 size_t argmax_scratch(const device_description &device, const tn_tensor *argmax);

@@ -1,6 +1,7 @@
 // The one table of ops on CUDA: one row each. An op without a row is not supported.
 #include "backend/cuda/compile.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/kv_cache.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
 struct cuda_op {
@@ -25,7 +26,8 @@ static bool supports_copy_to(const tn_tensor *x, const tn_tensor *to, char *reas
     if (x->type == to->type && tn_type_is_quantized(x->type))
         return (tn_is_contiguous(x) && tn_is_contiguous(to)) ||
                refuse_node(reason, size, "block types are copied as contiguous tensors only");
-    bool plain = (is_float_type(x) || x->type == TN_I32) && (is_float_type(to) || to->type == TN_I32);
+    auto is_plain = [](const tn_tensor *t) { return is_float_type(t) || t->type == TN_FP8 || t->type == TN_I32; };
+    bool plain = is_plain(x) && is_plain(to);
     return plain || x->type == to->type || refuse_node(reason, size, "this conversion is not implemented for CUDA");
 }
 static bool supports_copy(const tn_tensor *t, char *reason, size_t size) {
@@ -41,14 +43,17 @@ static bool supports_token_rows(const tn_tensor *t, char *reason, size_t size) {
 static bool supports_get_rows(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *x = t->src[0], *rows = t->src[1];
     if (rows->ne[1] * rows->ne[2] > MOST_ROWS) return refuse_node(reason, size, too_many_rows);
-    return x->type == TN_I32 || (has_reader(x->type) && (!tn_type_is_quantized(x->type) || x->ne[0] % 8 == 0)) ||
+    return x->type == TN_I32 || x->type == TN_FP8 ||
+           (has_reader(x->type) && (!tn_type_is_quantized(x->type) || x->ne[0] % 8 == 0)) ||
            refuse_node(reason, size, "this type is not read on CUDA");
 }
 static bool supports_set_rows(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     if (y->ne[2] * y->ne[3] > MOST_ROWS) return refuse_node(reason, size, too_many_rows);
-    return is_float_type(x) || x->type == TN_Q8_0 || x->type == TN_Q4_0 ||
-           refuse_node(reason, size, "this type is not written on CUDA");
+    return is_cache_type(x->type) || refuse_node(reason, size, "this type is not written on CUDA");
+}
+static bool supports_hadamard(const tn_tensor *t, char *reason, size_t size) {
+    return t->params.hadamard.block <= 1024 || refuse_node(reason, size, "blocks of more than 1024 elements");
 }
 static bool supports_mul_mat_id(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *x = t->src[0];
@@ -107,6 +112,7 @@ struct op_table {
         rows[TN_OP_L2_NORM] = {compile_norm};
         rows[TN_OP_SOFT_MAX] = {compile_soft_max};
         rows[TN_OP_ROPE] = {compile_rope};
+        rows[TN_OP_HADAMARD] = {compile_hadamard, supports_hadamard};
 
         rows[TN_OP_MUL_MAT] = {compile_mul_mat, supports_mul_mat, mul_mat_scratch};
         rows[TN_OP_MUL_MAT_ID] = {compile_mul_mat_id, supports_mul_mat_id, mul_mat_id_scratch};

@@ -37,18 +37,18 @@ tn_status tn__cache_types_check(tn_session_params *p) {
     return TN_OK;
 }
 
-/* By default block types are rotated: their error grows with the largest value of a block, which a rotation lowers.
- * At eight bits, and in fp8, whose error is relative to each value, it gains nothing. docs/cache-types.md has the
- * measurements. */
-static bool is_rotated(tn_type type, tn_cache_rotation rotation) {
+/* Keys have channels far larger than the rest: every type below 16 bits gains from the rotation of K. Values have
+ * none; of their types the symmetric ones below eight bits gain a little, the others nothing that would pay for two
+ * more ops. docs/cache-types.md has the measurements. */
+static bool is_rotated(tn_type type, bool v, tn_cache_rotation rotation) {
     if (rotation == TN_ROTATION_OFF || type == TN_F32 || type == TN_F16 || type == TN_BF16) return false;
-    return rotation == TN_ROTATION_ON || (type != TN_Q8_0 && type != TN_FP8);
+    return rotation == TN_ROTATION_ON || !v || type == TN_Q5_0 || type == TN_Q4_0;
 }
 
-/* The largest power of two that divides the head, at least as long as a block of every cache type. */
-static int32_t rotation_block(tn_type type, tn_cache_rotation rotation, int32_t head) {
+/* The largest power of two that divides the head, at least as long as a block of every cache type; 0: no rotation. */
+static int32_t rotation_block(tn_type type, bool v, tn_cache_rotation rotation, int32_t head) {
     const int32_t block = head & -head;
-    return is_rotated(type, rotation) && block >= 32 ? block : 0;
+    return is_rotated(type, v, rotation) && block >= 32 ? block : 0;
 }
 
 tn_status tn__cache_format_of(const tn_session_params *p, int32_t head_k, int32_t head_v, bool window,
@@ -59,8 +59,8 @@ tn_status tn__cache_format_of(const tn_session_params *p, int32_t head_k, int32_
         return tn_fail(TN_E_UNSUPPORTED,
                        "heads of %d and %d elements do not divide into blocks of %s and %s: use f16 for the cache",
                        head_k, head_v, tn_type_name(k), tn_type_name(v));
-    *format = (tn__cache_format){k, v, rotation_block(k, p->cache_rotation, head_k),
-                                 rotation_block(v, p->cache_rotation, head_v)};
+    *format = (tn__cache_format){k, v, rotation_block(k, false, p->cache_rotation, head_k),
+                                 rotation_block(v, true, p->cache_rotation, head_v)};
     return TN_OK;
 }
 

@@ -77,8 +77,8 @@ static const struct option model_table[] = {
      .kind = OPTION_TEXT,
      .fallback = "auto",
      .choices = "auto on off",
-     .help = "rotate keys and values before quantizing them: where the type gains from it, for all types below 16 "
-             "bits, or never"},
+     .help = "rotate keys and values before quantizing them: where it gains accuracy, for all types below 16 bits, "
+             "or never"},
     {.name = "device",
      .letter = "dev",
      .value = "NAME",

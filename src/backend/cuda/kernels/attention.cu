@@ -15,15 +15,24 @@ __device__ static void eight_of(int type, const char *row, int i, float *v, int 
     case TN_F32: read_f32::eight(row, i, v, n); break;
     case TN_F16: read_f16::eight(row, i, v, n); break;
     case TN_BF16: read_bf16::eight(row, i, v, n); break;
+    case TN_FP8:
+        for (int k = 0; k < 8; k++) v[k] = fp8_to_float(((const uint8_t *)row)[i + k]);
+        break;
     case TN_Q8_0: read_q8_0::eight(row, i, v, n); break;
+    case TN_Q5_1: read_q5_1::eight(row, i, v, n); break;
+    case TN_Q5_0: read_q5_0::eight(row, i, v, n); break;
+    case TN_Q4_1: read_q4_1::eight(row, i, v, n); break;
     case TN_Q4_0: read_q4_0::eight(row, i, v, n); break;
     }
 }
 __device__ static float value_of(int type, const char *row, int i, int n) {
     switch (type) {
     case TN_Q8_0: return read_q8_0::value(row, i, n);
+    case TN_Q5_1: return read_q5_1::value(row, i, n);
+    case TN_Q5_0: return read_q5_0::value(row, i, n);
+    case TN_Q4_1: return read_q4_1::value(row, i, n);
     case TN_Q4_0: return read_q4_0::value(row, i, n);
-    default: return load_as_float(row + i * (type == TN_F32 ? 4 : 2), type);
+    default: return load_as_float(row + i * (type == TN_F32 ? 4 : type == TN_FP8 ? 1 : 2), type);
     }
 }
 
@@ -90,13 +99,7 @@ __global__ static void plain_kernel(attention_job j) {
 
 bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
-    static const int cache_types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0};
-    bool k_ok = false, v_ok = false;
-    for (int type : cache_types) {
-        k_ok = k_ok || k->type == type;
-        v_ok = v_ok || v->type == type;
-    }
-    if (!k_ok || !v_ok) {
+    if (!is_cache_type(k->type) || !is_cache_type(v->type)) {
         if (reason) snprintf(reason, size, "this cache type is not read on CUDA");
         return false;
     }

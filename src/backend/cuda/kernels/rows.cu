@@ -194,6 +194,71 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
     store_float(to + b * size, type, u * s + v * c);
 }
 
+// ---- Hadamard ----
+
+// A warp rotates EACH · 32 neighbouring elements of a row, several blocks of them or a whole one: element e · 32 +
+// lane is in v[e] of the lane. Adds in the same order as the CPU backend, so that both give the same bits.
+template <int EACH>
+__global__ static void hadamard_kernel(const char *x, char *y, shape4 xs, shape4 ys, int block, float scale,
+                                       int64_t pieces, int64_t all) {
+    grid_follow();
+    const int64_t piece = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (piece >= all) return;
+    const int lane = threadIdx.x % 32;
+    const int64_t row = piece / pieces, first = piece % pieces * (32 * EACH), i1 = row % xs.ne[1],
+                  i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
+    const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
+    float *to = (float *)(y + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]), v[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int64_t i = first + e * 32 + lane;
+        v[e] = i < xs.ne[0] ? from[i] : 0;
+    }
+    for (int far = 1; far < 32 && far < block; far *= 2) {
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const float other = __shfl_xor_sync(0xffffffffu, v[e], far);
+            v[e] = lane & far ? other - v[e] : v[e] + other;
+        }
+    }
+#pragma unroll
+    for (int far = 1; far < EACH; far *= 2) {
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            if (e & far) continue;
+            const float a = v[e], b = v[e | far];
+            v[e] = a + b;
+            v[e | far] = a - b;
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int64_t i = first + e * 32 + lane;
+        if (i < xs.ne[0]) to[i] = v[e] * scale;
+    }
+}
+tn_status compile_hadamard(const compilation &c, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    const int block = t->params.hadamard.block, piece = block < 32 ? 32 : block;
+    const int64_t pieces = (x->ne[0] + piece - 1) / piece, all = pieces * tn_nrows(x);
+    const float scale = (float)(1 / sqrt((double)block));
+    switch (piece / 32) {
+#define CASE(EACH)                                                                                                   \
+    case EACH:                                                                                                       \
+        return add_early(c, kernel_called("hadamard_kernel", #EACH), hadamard_kernel<EACH>,                          \
+                         dim3(blocks_for(32 * all, 128)), 128, 0, (const char *)x->data, (char *)t->data,            \
+                         shape4_of(x), shape4_of(t), block, scale, pieces, all);
+        CASE(1)
+        CASE(2)
+        CASE(4)
+        CASE(8)
+        CASE(16)
+        CASE(32)
+#undef CASE
+    default: return tn_fail(TN_E_UNSUPPORTED, "hadamard with blocks of %d", block);
+    }
+}
+
 void rope_blend(const tn_rope_params &p, float *low, float *high) {
     auto corr = [&](float beta) {
         return (float)p.dims * logf((float)p.n_ctx_orig / (beta * 2 * 3.14159265358979f)) / (2 * logf(p.base));
@@ -231,6 +296,12 @@ struct plain_i32 {
     }
 };
 
+struct plain_fp8 {
+    __device__ static float value(const char *row, int64_t i, int64_t) {
+        return fp8_to_float(((const uint8_t *)row)[i]);
+    }
+};
+
 tn_status compile_get_rows(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *rows = t->src[1];
     dim3 grid((unsigned)rows->ne[0], (unsigned)(rows->ne[1] * rows->ne[2]));
@@ -244,6 +315,7 @@ tn_status compile_get_rows(const compilation &c, const tn_tensor *t) {
         return add_early(c, kernel_called("get_rows_kernel", #reader), get_rows_kernel<reader>, grid, threads, 0,    \
                          from, index, to, xs, rs, ys);
         CASE(TN_I32, plain_i32)
+        CASE(TN_FP8, plain_fp8)
         FOR_EVERY_READER(CASE)
 #undef CASE
     default: return tn_fail(TN_E_UNSUPPORTED, "get_rows of %s", tn_type_name(x->type));
@@ -273,7 +345,44 @@ __global__ static void set_rows_kernel(char *x, const char *y, const char *rows,
     char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     for (int64_t i = threadIdx.x; i < ys.ne[0]; i += blockDim.x) store_float(to + i * xs.nb[0], type, from[i]);
 }
-// One thread per block of 32 elements. Computes the same as the CPU backend's fast quantizers.
+// Codes of 32 elements as in src/quant: the peak is mapped onto the wider end of a symmetric range, smallest and
+// largest onto the ends of one with a minimum. Codes are chosen for the scale that is stored.
+__device__ static float stored_half(void *to, float x) {
+    const __half h = __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f));
+    *(uint16_t *)to = __half_as_ushort(h);
+    return __half2float(h);
+}
+__device__ static void quantize_block(int type, const float *v, char *block) {
+    const int bits = type == TN_Q8_0 ? 8 : type == TN_Q5_0 || type == TN_Q5_1 ? 5 : 4;
+    const bool minimum = type == TN_Q5_1 || type == TN_Q4_1;
+    float low = v[0], high = v[0];
+    for (int i = 1; i < 32; i++) {
+        low = fminf(low, v[i]);
+        high = fmaxf(high, v[i]);
+    }
+    if (type == TN_Q8_0) {
+        const float d = fmaxf(fabsf(low), fabsf(high)) / 127, inverse = d != 0 ? 1 / d : 0;
+        *(uint16_t *)block = __half_as_ushort(__float2half_rn(d));
+        for (int i = 0; i < 32; i++)
+            ((int8_t *)block)[2 + i] = (int8_t)rintf(fminf(fmaxf(v[i] * inverse, -127.0f), 127.0f));
+        return;
+    }
+    const float peak = high >= -low ? high : low, most = (float)((1 << bits) - 1);
+    const float d = stored_half(block, minimum ? (high - low) / most : peak / -(float)(1 << (bits - 1))),
+                zero = minimum ? stored_half(block + 2, low) : 0, inverse = d != 0 ? 1 / d : 0,
+                shift = minimum ? 0 : (float)(1 << (bits - 1));
+    uint8_t *qh = (uint8_t *)block + (minimum ? 4 : 2), *qs = qh + (bits == 5 ? 4 : 0);
+    uint32_t fifth = 0;
+    for (int i = 0; i < 16; i++) {
+        const unsigned a = (unsigned)fminf(fmaxf(rintf((v[i] - zero) * inverse) + shift, 0.0f), most),
+                       b = (unsigned)fminf(fmaxf(rintf((v[i + 16] - zero) * inverse) + shift, 0.0f), most);
+        qs[i] = (uint8_t)((a & 15) | (b & 15) << 4);
+        fifth |= (a >> 4) << i | (b >> 4) << (i + 16);
+    }
+    if (bits == 5)
+        for (int i = 0; i < 4; i++) qh[i] = (uint8_t)(fifth >> 8 * i);
+}
+// One thread per block of 32 elements.
 __global__ static void set_rows_quantized_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys,
                                                  shape4 rs, int type, int wide) {
     grid_follow();
@@ -282,30 +391,8 @@ __global__ static void set_rows_quantized_kernel(char *x, const char *y, const c
     if (row < 0 || row >= xs.ne[1] || !is_last(rows, rs, wide, r, ys.ne[1], i2, i3, row)) return;
     const float *from = (const float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
     char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
-    for (int64_t k = threadIdx.x; k < ys.ne[0] / 32; k += blockDim.x) {
-        const float *v = from + 32 * k;
-        float most = 0, signed_most = 0;
-        for (int i = 0; i < 32; i++) {
-            if (fabsf(v[i]) > most) {
-                most = fabsf(v[i]);
-                signed_most = v[i];
-            }
-        }
-        if (type == TN_Q8_0) {
-            tn__q8_0 *block = (tn__q8_0 *)to + k;
-            float d = most / 127, inverse = d != 0 ? 1 / d : 0;
-            *(__half *)&block->d = __float2half_rn(d);
-            for (int i = 0; i < 32; i++) ((int8_t *)block)[2 + i] = (int8_t)roundf(v[i] * inverse);
-        } else {
-            unsigned char *block = (unsigned char *)to + 18 * k;
-            float d = signed_most / -8, inverse = d != 0 ? 1 / d : 0;
-            *(__half *)block = __float2half_rn(d);
-            for (int i = 0; i < 16; i++) {
-                int low = min(15, (int)(v[i] * inverse + 8.5f)), high = min(15, (int)(v[i + 16] * inverse + 8.5f));
-                block[2 + i] = (unsigned char)(low | high << 4);
-            }
-        }
-    }
+    for (int64_t k = threadIdx.x; k < ys.ne[0] / 32; k += blockDim.x)
+        quantize_block(type, from + 32 * k, to + k * xs.nb[0]);
 }
 
 tn_status compile_set_rows(const compilation &c, const tn_tensor *t) {
