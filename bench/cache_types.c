@@ -1,17 +1,20 @@
 /* Accuracy of the KV cache's types: how far logits are from those of an f32 cache.
  *
- *   build/bench/cache_types [pairs] models/tales.gguf …
+ *   build/bench/cache_types [pairs] [seed=1] models/tales.gguf …
+ *   build/bench/cache_types rows
  *
  * The model continues its first token with a fixed seed and an f32 cache; the same tokens are then scored with every
  * type, with and without rotation. `pairs`: every pair of types instead, rotated where the program does so by itself.
  * NMSE is the squared error of the logits relative to their variance, KL the mean divergence in nats of the predicted
  * tokens, top the share of positions with the same most likely token. Several models: their geometric means (top: the
- * mean). */
+ * mean). `rows`: CPU time of converting rows to and from floats, at every level of this CPU. */
+#include "backend/cpu/kernels/kernels.h"
 #include "tenon/llm.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { TOKENS = 256, N_TYPES = 9 };
 static const tn_type types[N_TYPES] = {TN_F32, TN_F16, TN_BF16, TN_FP8, TN_Q8_0, TN_Q5_1, TN_Q5_0, TN_Q4_1, TN_Q4_0};
@@ -28,6 +31,7 @@ typedef struct figures {
 typedef struct cache_bench {
     tn_model *model;
     int32_t n_vocab, n_tokens;
+    uint64_t seed; /* of the sampled text; not 0 */
     tn_token tokens[TOKENS];
     float *expected; /* [TOKENS][n_vocab] */
     accuracy sum;
@@ -76,7 +80,7 @@ static bool keep_row(void *user, int32_t position, const float *logits, int32_t 
 static tn_status continue_text(cache_bench *b) {
     const tn_session_params p = bench_params(b);
     tn_session *session;
-    uint64_t state = 88172645463325252u;
+    uint64_t state = 88172645463325252u * b->seed;
     TN_TRY(tn_session_open(b->model, &p, &session));
     tn_status status = TN_OK;
     b->tokens[0] = 1;
@@ -157,12 +161,56 @@ static void print_pairs(figures all[N_TYPES][N_TYPES]) {
     printf("\n");
 }
 
+/* ---- Rows ---- */
+
+enum { ROW = 4096 };
+typedef struct row_bench {
+    const tn__cpu_kernels *kernels;
+    tn_type type;
+    float x[ROW], y[ROW];
+    unsigned char row[4 * ROW];
+} row_bench;
+/* Nanoseconds of CPU time per element, the best of seven: other work on the machine counts little. */
+static double time_rows(row_bench *b, bool write, int rounds) {
+    double best = INFINITY;
+    for (int run = 0; run < 7; run++) {
+        const clock_t began = clock();
+        for (int i = 0; i < rounds; i++) {
+            if (write)
+                b->kernels->from_f32[b->type](b->x, b->row, ROW);
+            else
+                b->kernels->to_f32[b->type](b->row, b->y, ROW);
+        }
+        best = fmin(best, (double)(clock() - began) / CLOCKS_PER_SEC / rounds / ROW * 1e9);
+    }
+    return best;
+}
+static int measure_rows(void) {
+    static row_bench b;
+    for (int i = 0; i < ROW; i++) b.x[i] = (float)(i * 7919 % 1000) / 500 - 1;
+    printf("| level | type | read, ns | write, ns |\n|---|---|---|---|\n");
+    for (int level = 0; level < TN__CPU_LEVELS; level++) {
+        if (!(b.kernels = tn__cpu_kernels_at((tn__cpu_level)level))) continue;
+        for (int t = 1; t < N_TYPES; t++) {
+            b.type = types[t];
+            const double write = time_rows(&b, true, 300), read = time_rows(&b, false, 3000);
+            printf("| %s | %s | %.3f | %.3f |\n", b.kernels->name, tn_type_name(b.type), read, write);
+        }
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     static figures by_type[N_TYPES][3][2], by_pair[N_TYPES][N_TYPES];
     const bool pairs = argc > 1 && strcmp(argv[1], "pairs") == 0;
+    int first = pairs ? 2 : 1;
+    uint64_t seed = 1;
     tn_status status = TN_OK;
-    for (int i = pairs ? 2 : 1; i < argc && status == TN_OK; i++) {
-        cache_bench b = {0};
+    if (argc > 1 && strcmp(argv[1], "rows") == 0) return measure_rows();
+    if (first < argc && strncmp(argv[first], "seed=", 5) == 0) seed = strtoull(argv[first++] + 5, NULL, 10);
+    if (!seed) seed = 1; /* the generator's state must not be 0 */
+    for (int i = first; i < argc && status == TN_OK; i++) {
+        cache_bench b = {.seed = seed};
         status = open_bench(argv[i], &b);
         for (int k = 0; k < N_TYPES; k++) {
             for (int v = 0; pairs && v < N_TYPES && status == TN_OK; v++)

@@ -8,7 +8,7 @@
 static const tn_type cache_types[] = {TN_F32, TN_F16, TN_BF16, TN_FP8, TN_Q8_0, TN_Q5_1, TN_Q5_0, TN_Q4_1, TN_Q4_0};
 #define CACHE_TYPE_NAMES "f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1 or q4_0"
 
-static bool is_cache_type(tn_type type) {
+static bool is_kv_cache_type(tn_type type) {
     for (size_t i = 0; i < TN__COUNT(cache_types); i++)
         if (cache_types[i] == type) return true;
     return false;
@@ -30,7 +30,7 @@ tn_status tn__cache_types_check(tn_session_params *p) {
     if (p->cache_v_window == p->cache_v) p->cache_v_window = TN_TYPE_LIMIT;
     const tn_type types[] = {p->cache_k, p->cache_v, p->cache_k_window, p->cache_v_window};
     for (size_t i = 0; i < TN__COUNT(types); i++)
-        if (!is_cache_type(types[i]) && (i < 2 || types[i] != TN_TYPE_LIMIT))
+        if (!is_kv_cache_type(types[i]) && (i < 2 || types[i] != TN_TYPE_LIMIT))
             return tn_fail(TN_E_TYPE, "the KV cache can be " CACHE_TYPE_NAMES ", not %s", tn_type_name(types[i]));
     if ((unsigned)p->cache_rotation > TN_ROTATION_OFF)
         return tn_fail(TN_E_INVALID, "unknown cache rotation %d", (int)p->cache_rotation);

@@ -422,20 +422,22 @@ static void caches_of_every_type_agree_with_the_cpu(void **state) {
     (void)state;
     NEED_GPU();
     static const char *const models[] = {"archs/llama-dense.gguf", "archs/gemma2-dense.gguf"};
-    static const tn_type types[] = {TN_BF16, TN_Q8_0, TN_Q4_0};
+    static const tn_type types[] = {TN_BF16, TN_FP8, TN_Q8_0, TN_Q5_1, TN_Q5_0, TN_Q4_1, TN_Q4_0};
+    enum { TYPES = sizeof types / sizeof *types };
     int bad = 0;
-    for (int i = 0; i < 6; i++) {
-        GOLDEN_OR_SKIP(path, models[i / 3]);
+    for (int i = 0; i < 2 * TYPES; i++) {
+        GOLDEN_OR_SKIP(path, models[i / TYPES]);
         tn_model *model;
         assert_ok(tn_model_open(path, NULL, &model));
         int32_t n = 48, vocab = tn_model_get_info(model).n_vocab;
         tn_model_close(model);
-        float *oracle = logits_on(path, "cpu", types[i % 3], (portions){0, 1, n});
+        float *oracle = logits_on(path, "cpu", types[i % TYPES], (portions){0, 1, n});
         for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
-            float *mine = logits_on(path, tn_device_name(gpu), types[i % 3], (portions){0, one_by_one ? 1 : n, n});
+            float *mine =
+                logits_on(path, tn_device_name(gpu), types[i % TYPES], (portions){0, one_by_one ? 1 : n, n});
             nmse sum = {0};
             nmse_add(&sum, mine, oracle, n * vocab);
-            print_message("%-24s %-4s %s NMSE %.3g\n", models[i / 3], tn_type_name(types[i % 3]),
+            print_message("%-24s %-4s %s NMSE %.3g\n", models[i / TYPES], tn_type_name(types[i % TYPES]),
                           one_by_one ? "token by token" : "at once", nmse_value(&sum));
             bad += !(nmse_value(&sum) <= 1e-4);
             free(mine);

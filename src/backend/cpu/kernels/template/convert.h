@@ -32,6 +32,7 @@ static void row_fp8_to_f32(const void *from, float *to, int64_t n) {
 
 /* The codes of a block of 4 or 5 bits, minus `zero`, as bytes in the order of the elements. */
 typedef uint8_t codes16 __attribute__((vector_size(16)));
+typedef uint64_t words2 __attribute__((vector_size(16)));
 TN__VEC void unpack_codes4(const uint8_t *qs, uint8_t zero, int8_t codes[32]) {
     codes16 q, low, high;
     memcpy(&q, qs, 16);
@@ -42,12 +43,10 @@ TN__VEC void unpack_codes4(const uint8_t *qs, uint8_t zero, int8_t codes[32]) {
 }
 TN__VEC void unpack_codes5(const uint8_t *qs, const uint8_t *qh, uint8_t zero, int8_t codes[32]) {
     const codes16 bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    codes16 q, low, high;
+    const uint64_t each = 0x0101010101010101u; /* a byte times this is that byte eight times */
+    codes16 q, low = (codes16)(words2){qh[0] * each, qh[1] * each},
+               high = (codes16)(words2){qh[2] * each, qh[3] * each};
     memcpy(&q, qs, 16);
-    for (int half = 0; half < 2; half++) {
-        const uint64_t each = 0x0101010101010101u, two[2] = {qh[2 * half] * each, qh[2 * half + 1] * each};
-        memcpy(half ? &high : &low, two, 16);
-    }
     low = (codes16)((low & bit) != 0) & 16;
     high = (codes16)((high & bit) != 0) & 16;
     low = (low | (q & 15)) - zero;
