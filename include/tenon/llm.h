@@ -86,7 +86,7 @@ typedef struct tn_budget {
  * blocks of the largest power of two that divides the head. Queries and the result of attention are rotated too, so
  * that only the rounding changes. */
 typedef enum tn_cache_rotation {
-    TN_ROTATION_AUTO, /* what gains from it: K of all types below 16 bits, V of q5_0 and q4_0 */
+    TN_ROTATION_AUTO, /* what gains from it: K of all types below 16 bits */
     TN_ROTATION_ON,   /* K and V of all types below 16 bits */
     TN_ROTATION_OFF
 } tn_cache_rotation;

@@ -37,12 +37,12 @@ tn_status tn__cache_types_check(tn_session_params *p) {
     return TN_OK;
 }
 
-/* Keys have channels far larger than the rest: every type below 16 bits gains from the rotation of K. Values have
- * none; of their types the symmetric ones below eight bits gain a little, the others nothing that would pay for two
- * more ops. docs/cache-types.md has the measurements. */
+/* Keys have channels far larger than the rest: every type below 16 bits gains from the rotation of K. For V the
+ * effect is small and, for half of the types, not of one sign, and it costs two more ops. docs/cache-types.md has the
+ * measurements. */
 static bool is_rotated(tn_type type, bool v, tn_cache_rotation rotation) {
     if (rotation == TN_ROTATION_OFF || type == TN_F32 || type == TN_F16 || type == TN_BF16) return false;
-    return rotation == TN_ROTATION_ON || !v || type == TN_Q5_0 || type == TN_Q4_0;
+    return rotation == TN_ROTATION_ON || !v;
 }
 
 /* The largest power of two that divides the head, at least as long as a block of every cache type; 0: no rotation. */
