@@ -376,7 +376,7 @@ TN_API void tn_session_prefix_clear(tn_session *session);
 typedef struct tn_prefix_usage {
     int32_t kept, limit;   /* prefixes */
     int32_t cells;         /* written cells that only kept prefixes hold */
-    uint64_t asked, taken; /* tokens of all tn_session_prefix_take: given, and found */
+    uint64_t asked, taken; /* tokens of all tn_session_prefix_take: given, and taken */
     uint64_t evicted;      /* prefixes that made room */
 } tn_prefix_usage;
 TN_API tn_prefix_usage tn_session_prefix_usage(tn_session *session);

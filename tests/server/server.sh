@@ -126,12 +126,15 @@ case $got in
 esac || failed "the picture of memory and speed (status $got)"
 
 for i in 0 1 2; do post "erase slot $i" 200 "\"id_slot\":$i,\"n_erased\"" "/slots/$i?action=erase" '{}'; done
-post "a text to keep" 200 '"cached_tokens":0' /v1/completions "{$story,\"max_tokens\":1}"
-kept=$(curl -s -m 5 "${key[@]}" "$url/slots" | grep -o '"id":[0-9]*,[^{]*"n_cells":[1-9]' | grep -o '^"id":[0-9]*' | cut -d: -f2)
-post "save a slot" 200 '"n_saved":5,"filename":"kept.slot"' "/slots/$kept?action=save" '{"filename":"kept.slot"}'
-post "erase the slot" 200 '"n_erased":5' "/slots/$kept?action=erase" '{}'
-post "restore it elsewhere" 200 '"n_restored":5' "/slots/$(((kept + 1) % 3))?action=restore" '{"filename":"kept.slot"}'
-post "a restored prefix is reused" 200 '"text":", there was a.*"cached_tokens":4' /v1/completions "{$story,\"max_tokens\":4}"
+kept='"prompt":[9038,319,3290,2534,263],"temperature":0,"n_predict":1'
+post "a text to keep" 200 '"id_slot":1,.*"cache_n":0,' /completion "{$kept,\"id_slot\":1}"
+post "save a slot" 200 '"n_saved":5,"filename":"kept.slot"' "/slots/1?action=save" '{"filename":"kept.slot"}'
+post "erase the slot" 200 '"n_erased":5' "/slots/1?action=erase" '{}'
+post "an erased prefix is computed again" 200 '"id_slot":1,.*"cache_n":0,' /completion "{$kept,\"id_slot\":1}"
+post "erase the slot again" 200 '"n_erased":5' "/slots/1?action=erase" '{}'
+post "nothing to save" 500 'empty' "/slots/1?action=save" '{"filename":"none.slot"}'
+post "restore it elsewhere" 200 '"n_restored":5' "/slots/2?action=restore" '{"filename":"kept.slot"}'
+post "a restored prefix is reused" 200 '"cache_n":4,' /completion "{$kept}"
 post "a file name outside the folder" 400 'plain name' "/slots/0?action=save" '{"filename":"../x"}'
 post "no such slot" 404 'not_found_error' "/slots/9?action=erase" '{}'
 

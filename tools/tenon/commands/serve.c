@@ -102,6 +102,8 @@ static int configure_server(struct server *server, const struct args *args) {
     server->show_metrics = args_flag(args, "metrics");
     server->show_slots = args_flag(args, "slots");
     server->slot_path = args_text(args, "slot-save-path");
+    server->n_prefixes = (int32_t)args_int(args, "cache-prefixes");
+    server->share_prefixes = args_flag(args, "share-prefixes");
     server->log_requests = args_flag(args, "access-log");
     server->embeddings = args_flag(args, "embedding");
     server->default_predict = (int32_t)args_int(args, "predict");
@@ -310,6 +312,16 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .help = "folder in which POST /slots/ID saves and restores slots",
      .env = "LLAMA_ARG_SLOT_SAVE_PATH"},
+    {.name = "cache-prefixes",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 65536,
+     .fallback = "256",
+     .help = "max conversations kept in the KV cache for later requests, 0 for none; unused ones make room"},
+    {.name = "share-prefixes",
+     .kind = OPTION_FLAG,
+     .help = "requests may reuse cached prompts of other API keys; response times then show what others have asked"},
     {.name = "access-log", .kind = OPTION_FLAG, .help = "log every response as a line of JSON on standard error"},
     {.name = "max-body",
      .value = "SIZE",

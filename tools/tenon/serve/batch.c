@@ -2,8 +2,8 @@
  *
  * A slot is a sequence of the session with the tokens that belong in it. Every round decodes one batch: the sampled
  * token of each slot that generates, and a part of the prompts, so that a long prompt does not stall the others. When
- * the KV cache is full, the cells of idle slots are freed first; then those of the youngest job, which is decoded
- * again when there is room. */
+ * the KV cache is full, the session gives up kept prefixes first; then the cells of the youngest job are freed, which
+ * is decoded again when there is room. */
 #include "batch.h"
 
 #include <stdlib.h>
@@ -19,6 +19,12 @@ static bool prompt_fits(const struct engine *e, const struct job *job) {
     return used == 0 || used + (int64_t)job->prompt.count + 1 <= e->served->n_ctx;
 }
 
+/* The first job that can have a slot now. Those that wait for a slot of their choice are overtaken. */
+static struct job **next_for_slot(struct engine *e, struct job **at) {
+    while (*at && ((*at)->embed || ((*at)->slot >= 0 && !slot_choose(e, *at)))) at = &(*at)->next;
+    return at;
+}
+
 /* Takes jobs off the queue as long as there are slots for them. Cancelled jobs and slot actions need none. */
 static void admit_jobs(struct engine *e) {
     for (;;) {
@@ -26,11 +32,10 @@ static void admit_jobs(struct engine *e) {
         pthread_mutex_lock(&served->lock);
         struct job **at = &served->queue, *job = NULL;
         while (*at && !atomic_load(&(*at)->cancelled) && !(*at)->action) at = &(*at)->next;
-        if (!*at)
-            for (at = &served->queue; *at && (*at)->embed;) at = &(*at)->next;
-        struct slot *slot = NULL;
-        if (*at && (atomic_load(&(*at)->cancelled) || (*at)->action ||
-                    ((slot = slot_choose(e, &(*at)->prompt)) != NULL && prompt_fits(e, *at)))) {
+        const bool needs_slot = !*at;
+        if (needs_slot) at = next_for_slot(e, &served->queue);
+        struct slot *slot = needs_slot && *at ? slot_choose(e, *at) : NULL;
+        if (*at && (!needs_slot || (slot && prompt_fits(e, *at)))) {
             job = *at;
             *at = job->next;
             if (!*at && served->queue_end == &job->next) served->queue_end = at;
@@ -67,7 +72,9 @@ static void resume_stalled_job(struct engine *e) {
         else if (!oldest || slot->task < oldest->task)
             oldest = slot;
     }
-    if (oldest && (used == 0 || used + oldest->count + MARGIN <= e->served->n_ctx)) oldest->stalled = false;
+    if (!oldest || (used > 0 && used + oldest->count + MARGIN > e->served->n_ctx)) return;
+    oldest->stalled = false;
+    slot_take_prefix(e, oldest);
 }
 
 /* ---- The batch of a round ---- */
@@ -184,7 +191,10 @@ static void take_results(struct engine *e) {
             output_token(e, slot, slot->tokens[slot->n_kv], logits, "", 0, true);
             slot->n_scored = slot->n_kv + 1;
         } else if (slot->n_kv == slot->count) {
-            if (!slot->prompted) slot->prompted = tn_time_ns();
+            if (!slot->prompted) {
+                slot->prompted = tn_time_ns();
+                slot_keep_prefix(e, slot);
+            }
             if (slot->job->n_predict == 0)
                 output_end_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
             else
@@ -207,7 +217,7 @@ static void undo_decode(struct engine *e, tn_status status) {
     for (int i = 0; i < e->n_slots; i++) {
         struct slot *slot = &e->slots[i];
         if (!slot->in_batch) continue;
-        if (tn_session_seq_remove(e->session, i, slot->n_kv, -1) != TN_OK) slot_clear(e, slot);
+        if (slot->n_kv == 0 || tn_session_seq_remove(e->session, i, slot->n_kv, -1) != TN_OK) slot_clear(e, slot);
         if (status != TN_E_ABORTED && slot->job) output_end_slot(e, slot, FINISH_ERROR, "", 0, why, false);
     }
 }
@@ -256,6 +266,7 @@ void engine_publish_state(struct engine *e, bool now) {
     if (now || time - e->map_time > 200000000u) {
         e->map_time = time;
         tn_session_cache_map(session, view->map);
+        view->prefixes = tn_session_prefix_usage(session);
         tn_fit fit;
         if (tn_session_memory(session, &fit) == TN_OK) {
             tn_fit_free(&view->used);

@@ -7,9 +7,10 @@
 #include "tenon/cpu.h"
 
 struct slot {
-    struct job *job; /* NULL: idle; `tokens` are those that the KV cache still holds */
+    struct job *job; /* NULL: idle; `tokens` are those of the last conversation then, and belong to `key` */
     tn_token *tokens;
-    int32_t count, n_kv; /* tokens; how many of them are in the KV cache */
+    int32_t count, n_kv; /* tokens; how many of them are in the KV cache as this slot's sequence */
+    uint64_t key;
     int32_t n_prompt, n_scored, n_predicted, n_cached;
     uint64_t task, began, prompted, used;
     bool in_batch;     /* has tokens in the batch of this round */
@@ -29,6 +30,7 @@ struct engine {
     tn_session *session; /* NULL: an encoder, which only makes embeddings */
     struct slot *slots;
     int n_slots, turn;
+    bool keeps_prefixes;
     int32_t n_batch; /* max tokens of a batch */
     int32_t n_piece; /* max prompt tokens of a batch */
     int32_t n_score; /* max prompt tokens with log-probabilities of a batch */
@@ -58,10 +60,14 @@ bool embed_round(struct engine *e);                    /* embeds one batch of te
 
 void slot_clear(struct engine *e, struct slot *slot); /* removes its tokens from the KV cache */
 void slot_assign(struct engine *e, struct slot *slot, struct job *job);
-/* The idle slot with the longest cached prefix of the prompt; of equals the one longest unused. NULL: all are busy.
- */
-struct slot *slot_choose(struct engine *e, const tn_tokens *prompt);
-/* Frees the cells of an idle slot, or of the youngest job if others run. False if neither is possible. */
+/* Its empty sequence begins with the longest prefix of the job's tokens that the session holds. */
+void slot_take_prefix(struct engine *e, struct slot *slot);
+void slot_keep_prefix(struct engine *e, struct slot *slot); /* for later jobs, while this one goes on */
+void slot_release(struct engine *e, struct slot *slot);     /* its job has ended; what it has computed is kept */
+/* The idle slot that the job asks for, or the one longest unused. NULL: it is, or all are, busy. */
+struct slot *slot_choose(struct engine *e, const struct job *job);
+/* Frees the cells of the youngest job if others run; it waits then. False if there is none. Kept prefixes have been
+ * given up before. */
 bool slot_free_cells(struct engine *e);
 void slot_act(struct engine *e, struct job *job); /* saves, restores or erases a slot */
 

@@ -183,9 +183,9 @@ static json_t *native_probs(struct served *served, const struct piece *p) {
 static json_t *native_end(struct request *r, struct job *job) {
     const char *type = job->finish == FINISH_EOS ? "eos" : job->finish == FINISH_WORD ? "word" : "limit";
     return json_pack("{s:I, s:s, s:I, s:s, s:i, s:i, s:b, s:b, s:s, s:s, s:o, s:o}", "index", (json_int_t)job->index,
-                     "model", r->served->alias, "id_slot", (json_int_t)-1, "object", "completion", "tokens_predicted",
-                     (int)job->stats.n_predicted, "tokens_evaluated", (int)job->stats.n_prompt, "stop", 1,
-                     "truncated", (int)job->stats.truncated, "stop_type", type, "stopping_word",
+                     "model", r->served->alias, "id_slot", (json_int_t)job->stats.id_slot, "object", "completion",
+                     "tokens_predicted", (int)job->stats.n_predicted, "tokens_evaluated", (int)job->stats.n_prompt,
+                     "stop", 1, "truncated", (int)job->stats.truncated, "stop_type", type, "stopping_word",
                      job->finish == FINISH_WORD ? job->stop_word : "", "timings", timings_json(job),
                      "generation_settings", sampling_json(&job->sampling, job->stats.seed, job->n_predict));
 }

@@ -5,6 +5,8 @@
 #include "serve.h"
 
 void on_request(struct evhttp_request *http, void *user); /* evhttp's callback; user is the server */
+/* Prefixes are shared by requests of the same API key, or by all. */
+uint64_t prefix_key(const struct server *server, struct evhttp_request *http);
 void take_pieces(struct served *served);   /* handles what the engine has produced since the last call */
 void ping_requests(struct server *server); /* sends comments to event streams that are silent */
 void cancel_requests(struct server *server);

@@ -152,6 +152,11 @@ VALUE(prompt_rate, rate_of(v->n_prompt, v->prompt_seconds))
 VALUE(predicted_rate, rate_of(v->n_predicted, v->predicted_seconds))
 VALUE(cache_ratio, v->cache.cells ? (double)v->cache.used / v->cache.cells : 0)
 VALUE(cache_cells, v->cache.used)
+VALUE(prefixes_kept, v->prefixes.kept)
+VALUE(prefix_cells, v->prefixes.cells)
+VALUE(prefix_asked, v->prefixes.asked)
+VALUE(prefix_taken, v->prefixes.taken)
+VALUE(prefixes_evicted, v->prefixes.evicted)
 VALUE(requests, m->server->n_requests)
 VALUE(processing, v->n_busy_slots)
 VALUE(deferred, m->n_queued + m->n_embed_queued)
@@ -167,6 +172,11 @@ static const struct metric metrics[] = {
     {"predicted_tokens_seconds", GAUGE, "Tokens generated per second and request, on average.", predicted_rate},
     {"kv_cache_usage_ratio", GAUGE, "Share of KV cache cells in use.", cache_ratio},
     {"kv_cache_tokens", GAUGE, "KV cache cells in use.", cache_cells},
+    {"prefixes_kept", GAUGE, "Conversations kept for later requests.", prefixes_kept},
+    {"prefix_cells", GAUGE, "KV cache cells that only kept conversations use.", prefix_cells},
+    {"prefix_tokens_asked_total", COUNTER, "Prompt tokens looked for in the KV cache.", prefix_asked},
+    {"prefix_tokens_taken_total", COUNTER, "Prompt tokens taken from the KV cache.", prefix_taken},
+    {"prefixes_evicted_total", COUNTER, "Kept conversations that made room for others.", prefixes_evicted},
     {"requests_total", COUNTER, "Requests for text accepted.", requests},
     {"requests_processing", GAUGE, "Busy slots.", processing},
     {"requests_deferred", GAUGE, "Requests waiting for a slot.", deferred},
@@ -280,9 +290,12 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
     }
     uint64_t ns = v->stats.generated_ns;
     json_t *answer = json_pack(
-        "{s:o, s:o, s:{s:i, s:i, s:i, s:o}, s:I, s:I, s:I, s:i}", "devices", devices, "slots", slots, "cells",
-        "total", (int)v->cache.cells, "used", (int)v->cache.used, "peak", (int)v->cache.peak, "runs", cells_json(v),
-        "generated_tokens", (json_int_t)v->stats.generated_tokens, "generated_ns", (json_int_t)ns, "plans_reused",
+        "{s:o, s:o, s:{s:i, s:i, s:i, s:o}, s:{s:i, s:i, s:i, s:I, s:I, s:I}, s:I, s:I, s:I, s:i}", "devices",
+        devices, "slots", slots, "cells", "total", (int)v->cache.cells, "used", (int)v->cache.used, "peak",
+        (int)v->cache.peak, "runs", cells_json(v), "prefixes", "kept", (int)v->prefixes.kept, "limit",
+        (int)v->prefixes.limit, "cells", (int)v->prefixes.cells, "asked", (json_int_t)v->prefixes.asked, "taken",
+        (json_int_t)v->prefixes.taken, "evicted", (json_int_t)v->prefixes.evicted, "generated_tokens",
+        (json_int_t)v->stats.generated_tokens, "generated_ns", (json_int_t)ns, "plans_reused",
         (json_int_t)v->stats.sched.plans_reused, "waiting", served->n_queued + served->n_embed_queued);
     pthread_mutex_unlock(&served->lock);
     reply_json(served->server, http, 200, answer);

@@ -130,6 +130,7 @@ static tn_session_params embed_params(const struct served *served, const tn_sess
     p.n_ctx = p.n_batch = p.n_ubatch;
     if (p.n_seqs > p.n_batch) p.n_seqs = p.n_batch;
     p.n_outputs = p.n_seqs;
+    p.n_prefixes = p.n_checkpoints = 0;
     return p;
 }
 
@@ -165,7 +166,8 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     e->outputs = tn_calloc((size_t)n_batch, sizeof *e->outputs);
     e->rows = tn_calloc((size_t)e->n_slots, sizeof *e->rows);
     e->next_row = tn_calloc((size_t)tn_threadpool_size(e->threads), sizeof *e->next_row);
-    served->view.map = tn_calloc((size_t)served->n_ctx, sizeof *served->view.map);
+    const tn_cache_usage cache = tn_session_cache_usage(e->session ? e->session : served->embedder);
+    served->view.map = tn_calloc((size_t)cache.cells, sizeof *served->view.map);
     served->view.slots = tn_calloc((size_t)e->n_slots, sizeof *served->view.slots);
     bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->rows && e->next_row &&
                   served->view.map && served->view.slots;
@@ -175,6 +177,8 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
 }
 
 static tn_status load_model(struct served *served, struct engine *e) {
+    /* Kept prefixes of models with windows: those of a prompt and of the reply, of two conversations per slot. */
+    enum { CHECKPOINTS = 4 };
     tn_session_params p = served->server->params, embed;
     int n_slots = served->server->n_slots;
     p.abort = engine_should_abort;
@@ -183,6 +187,8 @@ static tn_status load_model(struct served *served, struct engine *e) {
     p.n_seqs = n_slots;
     if (p.n_batch < n_slots) p.n_batch = n_slots;
     p.n_outputs = n_slots + 64;
+    p.n_prefixes = served->server->n_prefixes;
+    p.n_checkpoints = p.n_prefixes < CHECKPOINTS * n_slots ? p.n_prefixes : CHECKPOINTS * n_slots;
     uint64_t began = tn_time_ns();
     tn_threadpool_params threads = tn_threadpool_params_default(p.n_threads);
     TN_TRY(tn_threadpool_new(&threads, &e->threads));
@@ -206,6 +212,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
     p = tn_session_get_params(generates ? served->session : served->embedder);
     served->n_ctx = p.n_ctx;
     served->used_params = p;
+    e->keeps_prefixes = p.n_prefixes > 0;
     e->n_batch = p.n_batch;
     e->n_piece = p.n_ubatch;
     e->n_score = p.n_outputs - n_slots;

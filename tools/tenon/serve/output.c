@@ -70,9 +70,8 @@ void output_end_slot(struct engine *e, struct slot *slot, enum finish finish, co
     struct job_stats stats = slot_stats(slot);
     stats.truncated = truncated;
     struct job *job = slot->job;
-    slot->job = NULL;
-    slot->count = slot->n_kv; /* a token that was sampled but not decoded is not in the cache */
-    slot->used = tn_time_ns();
+    stats.id_slot = (int)(slot - e->slots);
+    slot_release(e, slot);
     pthread_mutex_lock(&e->served->lock);
     e->served->view.n_prompt += (uint64_t)(stats.n_prompt - stats.n_cached);
     e->served->view.n_predicted += (uint64_t)stats.n_predicted;

@@ -23,6 +23,7 @@ struct request *request_new(struct served *served, struct evhttp_request *http, 
     served->n_alive++;
     r->http = http;
     r->format = format;
+    r->key = prefix_key(server, http);
     r->created = time(NULL);
     r->begin = r->last_sent = tn_time_ns();
     r->next = server->requests;
@@ -42,6 +43,8 @@ struct job *request_add_job(struct request *r) {
     job->request = r;
     job->index = r->n_jobs;
     job->n_top = -1;
+    job->slot = -1;
+    job->key = r->key;
     job->tokens = json_array();
     job->logprobs = json_array();
     r->jobs[r->n_jobs++] = job;

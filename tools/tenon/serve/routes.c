@@ -50,11 +50,23 @@ static bool same_key(const char *a, const char *b) {
     return different == 0;
 }
 
-static bool has_valid_key(const struct server *server, struct evhttp_request *http) {
-    if (!server->n_keys) return true;
+/* The key that the client has sent, or NULL. */
+static const char *sent_key(struct evhttp_request *http) {
     struct evkeyvalq *in = evhttp_request_get_input_headers(http);
     const char *key = evhttp_find_header(in, "X-Api-Key"), *bearer = evhttp_find_header(in, "Authorization");
-    if (!key && bearer && strncasecmp(bearer, "Bearer ", 7) == 0) key = bearer + 7;
+    return !key && bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7 : key;
+}
+
+uint64_t prefix_key(const struct server *server, struct evhttp_request *http) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    const char *key = server->n_keys && !server->share_prefixes ? sent_key(http) : NULL;
+    for (; key && *key; key++) hash = (hash ^ (unsigned char)*key) * 0x100000001b3u;
+    return hash;
+}
+
+static bool has_valid_key(const struct server *server, struct evhttp_request *http) {
+    if (!server->n_keys) return true;
+    const char *key = sent_key(http);
     bool allowed = false;
     for (size_t i = 0; key && i < server->n_keys; i++) allowed = same_key(server->keys[i], key) || allowed;
     return allowed;

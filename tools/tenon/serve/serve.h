@@ -32,6 +32,7 @@ enum slot_action { SLOT_NOTHING, SLOT_SAVE, SLOT_RESTORE, SLOT_ERASE };
 
 struct job_stats {
     int32_t n_cached, n_prompt, n_predicted;
+    int id_slot;
     double prompt_ms, predicted_ms;
     bool truncated; /* the context was full before the request was complete */
     uint64_t seed;
@@ -52,14 +53,15 @@ struct job {
     int32_t n_top;     /* alternatives to report per token; -1: no log-probabilities */
     bool score_prompt; /* report the prompt's tokens as well */
     bool ignore_end;   /* continue after an end-of-text token */
-    bool no_cache;     /* do not reuse a slot's cached tokens */
+    bool no_cache;     /* neither begin with a kept prefix nor leave one */
+    uint64_t key;      /* of the prefixes that it may take */
     bool embed;        /* compute the prompt's embedding instead of continuing it */
     char *stops[MAX_STOPS];
     size_t n_stops, n_user_stops; /* the user's first, then the template's end of turn */
 
-    /* Instead of a text: an action on a slot. `path` is the file of its state. */
+    int slot; /* the one it asks for; -1: any */
+    /* Instead of a text: an action on the slot. `path` is the file of its state. */
     enum slot_action action;
-    int slot;
     char *path;
 
     atomic_bool cancelled, paused;
@@ -114,8 +116,9 @@ struct slot_view {
 struct engine_view {
     tn_session_stats stats;
     tn_cache_usage cache;
-    int32_t *map; /* owner of every cell */
-    tn_fit used;  /* memory in use; the view owns its array of devices */
+    int32_t *map; /* owner of every cell: a slot, or a kept prefix */
+    tn_prefix_usage prefixes;
+    tn_fit used; /* memory in use; the view owns its array of devices */
     uint64_t n_prompt, n_predicted, n_decodes, n_busy_slots;
     double prompt_seconds, predicted_seconds;
     struct slot_view *slots;
@@ -197,6 +200,8 @@ struct server {
     bool show_metrics, show_slots, log_requests;
     bool embeddings; /* --embedding; encoders always make them */
     const char *slot_path;
+    int32_t n_prefixes;  /* that a session keeps */
+    bool share_prefixes; /* between API keys */
     char *chat_template; /* replaces the models' own; NULL: not given */
     int32_t default_predict;
     tn_sampler_params sampling;
@@ -248,6 +253,7 @@ struct request {
     const struct response_format *format;
     char id[48];
     time_t created;
+    uint64_t key; /* of the prefixes that its jobs may take */
     uint64_t begin, last_sent;
     bool stream, started, chunked, include_usage, echo, want_logprobs;
     struct job **jobs;

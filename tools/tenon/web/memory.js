@@ -2,6 +2,7 @@
 "use strict";
 const partColours = { weights: "#4878a8", mapped: "#a9bfd6", cache: "#cf8e3f", compute: "#6a9a5b", scratch: "#9a6aa0" };
 const slotColour = (i) => `hsl(${(i * 137 + 205) % 360} 55% 52%)`;
+const prefixColour = "#8a8f98";
 const bytesText = (n) => n >= 2 ** 30 ? (n / 2 ** 30).toFixed(2) + " GiB" : (n / 2 ** 20).toFixed(1) + " MiB";
 const modelQuery = () => $("model").value ? "?model=" + encodeURIComponent($("model").value) : "";
 let lastSample = null; // { tokens, time } of the last update, for the speed
@@ -31,8 +32,9 @@ function deviceNode(device, _index, devices) {
   return element("div", {}, title, bar, key);
 }
 
-// One square per cell, in the colour of the slot that owns it. `runs` are [owner, count]; owner -1 is a free cell.
-function drawCells({ total, runs }) {
+// One square per cell, in the colour of the slot that owns it. `runs` are [owner, count]; owner -1 is a free cell, one
+// beyond the slots a kept prefix.
+function drawCells({ total, runs }, slots) {
   const canvas = $("cells"), context = canvas.getContext("2d");
   const side = Math.max(1, Math.floor(Math.sqrt(canvas.width * 192 / Math.max(1, total))));
   const columns = Math.floor(canvas.width / side), drawn = Math.max(1, side - 1);
@@ -40,10 +42,15 @@ function drawCells({ total, runs }) {
   context.clearRect(0, 0, canvas.width, canvas.height);
   let cell = 0;
   for (const [owner, count] of runs) {
-    context.fillStyle = owner < 0 ? "#8883" : slotColour(owner);
+    context.fillStyle = owner < 0 ? "#8883" : owner < slots ? slotColour(owner) : prefixColour;
     for (const end = cell + count; cell < end; cell++)
       context.fillRect((cell % columns) * side, Math.floor(cell / columns) * side, drawn, drawn);
   }
+}
+
+function prefixText({ kept, cells, asked, taken, evicted }) {
+  const share = asked ? Math.round(100 * taken / asked) : 0;
+  return `${kept} kept conversations, ${cells} cells, ${share}% of prompt tokens reused, ${evicted} made room`;
 }
 
 function slotText(slot, i) {
@@ -56,11 +63,12 @@ async function drawMemory() {
     const response = await fetch("memory" + modelQuery(), { headers: requestHeaders() });
     const now = await response.json();
     if (!response.ok) throw new Error(now.error.message);
-    const { cells, slots } = now;
+    const { cells, slots, prefixes } = now;
     $("devices").replaceChildren(...now.devices.map(deviceNode));
     $("cells-text").textContent = `${cells.used} of ${cells.total} cells in use, peak ${cells.peak}`;
-    drawCells(cells);
+    drawCells(cells, slots.length);
     const key = slots.map((slot, i) => swatch(slotColour(i), slotText(slot, i)));
+    if (prefixes.limit) key.push(swatch(prefixColour, prefixText(prefixes)));
     $("slots").replaceChildren(element("div", { className: "key" }, ...key));
 
     const time = performance.now();

@@ -1,0 +1,24 @@
+#!/bin/bash
+# Reuse of prompts in tenon serve: who gets which tokens without computing them, by key, by slot, and without room.
+. "$(dirname "$0")/../support/checks.sh"
+. "$(dirname "$0")/../support/server.sh"
+here=$(cd "$(dirname "$0")/.." && pwd)
+model=$here/../models/tales.gguf
+[ -r "$model" ] || skip "models/tales.gguf is missing"
+command -v python3 > /dev/null || skip "python3 is not installed"
+drive() { # part of the test
+    timeout 120 python3 "$here/data/server_prefixes.py" "$url" "$@" > "$work/out" 2>&1 || { failed "$*"; tail -n 20 "$work/out"; }
+}
+serve "$model" -np 4 -c 2048 --metrics --api-key "first,second" --slot-save-path "$work"
+drive reuse
+stop_server
+serve "$model" -np 4 -c 2048 --api-key "first,second" --slot-save-path "$work" --share-prefixes
+drive restored
+stop_server
+serve "$model" -np 4 -c 160 --metrics --api-key "first"
+drive crowd
+stop_server
+serve "$model" -np 2 -c 512 --api-key "first" --cache-prefixes 0
+drive none
+stop_server
+finish
