@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Serves agent-like conversations and compares the prompt tokens that were computed with the fewest possible.
+
+run.py BUILD [--model FILE] [--clients N] [--cells N] [--seed N] [--count N] [--bar RATIO]
+
+Starts `tenon serve` with the story model, sends the requests of conversations.py with several clients, and prints the ratio.
+Exits with 1 when it is above the bar."""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import conversations
+
+here = os.path.dirname(os.path.abspath(__file__))
+
+
+def start_server(args):
+    command = [os.path.join(args.build, "bin", "tenon"), "serve", args.model, "--port", "0", "-t", str(args.threads), "-np",
+               str(args.clients), "-c", str(args.cells), "--cache-prefixes", str(args.prefixes), "--metrics", "--queue", "1024"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in server.stderr:
+        listening = re.search(r"listening at (http://\S+)", line)
+        if listening:
+            threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()
+            return server, listening.group(1)
+    sys.exit("the server did not start: " + " ".join(command))
+
+
+def wait_until_ready(url):
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(url + "/health", timeout=5).read()
+            return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit("the server is not ready")
+
+
+def complete(url, prompt, n):
+    body = json.dumps({"prompt": prompt, "n_predict": n, "temperature": 0, "ignore_eos": True}).encode()
+    request = urllib.request.Request(url + "/completion", data=body, headers={"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request, timeout=600))
+
+
+class Drive:
+    """Clients take requests in order, as soon as the request that they continue is answered."""
+
+    def __init__(self, url, requests):
+        self.url, self.requests, self.next = url, requests, 0
+        self.exchanges = [None] * len(requests)  # prompt, reply
+        self.order = []                          # of the requests, by their beginning
+        self.computed = self.prompt_ms = 0
+        self.changed = threading.Condition()
+
+    def client(self):
+        while True:
+            with self.changed:
+                if self.next == len(self.requests):
+                    return
+                number, self.next = self.next, self.next + 1
+                request = self.requests[number]
+                while request["after"] >= 0 and not self.exchanges[request["after"]]:
+                    self.changed.wait()
+                before = self.exchanges[request["after"]] if request["after"] >= 0 else ([], [])
+                self.order.append(number)
+            prompt = before[0] + (before[1] if request["with_reply"] else []) + request["more"]
+            answer = complete(self.url, prompt, request["n_reply"])
+            with self.changed:
+                self.exchanges[number] = (prompt, answer["tokens"])
+                self.computed += answer["timings"]["prompt_n"]
+                self.prompt_ms += answer["timings"]["prompt_ms"]
+                self.changed.notify_all()
+
+    def run(self, n_clients):
+        threads = [threading.Thread(target=self.client) for _ in range(n_clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build")
+    parser.add_argument("--model", default=os.path.join(here, "..", "..", "models", "tales.gguf"))
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--cells", type=int, default=262144, help="of the KV cache: the default holds all texts")
+    parser.add_argument("--prefixes", type=int, default=4096)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--bar", type=float, default=1.05)
+    args = parser.parse_args()
+    requests = conversations.make_set(args.seed, args.count)
+    server, url = start_server(args)
+    try:
+        wait_until_ready(url)
+        drive, begin = Drive(url, requests), time.time()
+        drive.run(args.clients)
+        seconds = time.time() - begin
+        metrics = urllib.request.urlopen(url + "/metrics", timeout=10).read().decode()
+    finally:
+        server.terminate()
+        server.wait()
+    least, distinct = conversations.least_computed([drive.exchanges[i] for i in drive.order])
+    sent = sum(len(prompt) for prompt, _ in drive.exchanges)
+    evicted = re.search(r"^tenon:prefixes_evicted_total (\S+)", metrics, re.M)
+    ratio = drive.computed / least
+    print(f"{args.count} conversations, {len(requests)} requests, {args.clients} clients, {args.cells} cells, {seconds:.0f} s")
+    print(f"prompt tokens: {sent} sent, {least} to compute at least, {drive.computed} computed; {distinct} distinct in memory, "
+          f"{evicted.group(1) if evicted else '?'} prefixes made room")
+    print(f"computed / least possible: {ratio:.3f} (bar {args.bar})")
+    return ratio > args.bar
+
+
+if __name__ == "__main__":
+    sys.exit(main())
