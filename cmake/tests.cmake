@@ -24,6 +24,9 @@ foreach(source IN LISTS unit_tests)
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
 endforeach()
 set_tests_properties(test_plan_law PROPERTIES TIMEOUT 1800) # with TENON_LONG=1
+# Page tables far longer than the cache, with the CPU in place of the GPU: scratch must be large enough.
+add_test(NAME pages_on_host COMMAND test_gpu_pages)
+set_tests_properties(pages_on_host PROPERTIES TIMEOUT 600 ENVIRONMENT "TENON_GPU=cpu;TENON_TESTS=lay*")
 # Loaded backends must share the program's copy of the library, or their error messages would go to another one.
 set_target_properties(test_tensor_load PROPERTIES ENABLE_EXPORTS ON)
 

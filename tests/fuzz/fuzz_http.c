@@ -89,6 +89,10 @@ static void work(struct served *served, struct job *job) {
 }
 
 void engine_wake(struct served *served) { (void)served; }
+void serve_frontier(struct served *served, struct evhttp_request *http, json_t *body) {
+    (void)served, (void)body;
+    evhttp_send_error(http, 501, NULL);
+}
 int engine_start(struct served *served) {
     (void)served;
     return 1;
@@ -180,7 +184,7 @@ static void prepare(void) {
     served->session = (tn_session *)(void *)&server; /* never dereferenced here */
     served->view.slots = slots;
     served->view.map = map;
-    served->view.cache = (tn_cache_usage){64, 3, 3};
+    served->view.cache = (tn_cache_usage){.cells = 64, .used = 3, .peak = 3, .page = 64, .tokens = 64};
     served->planned = served->view.used = (tn_fit){.devices = devices, .n_devices = 1};
     atomic_store(&served->phase, PHASE_READY);
     server.current = served;

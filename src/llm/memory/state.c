@@ -229,7 +229,7 @@ static tn_status check_state_runs(const tn_session *s, int32_t seq, const char *
 }
 
 /* Gives the runs to the sequences. *p: the runs of this group. */
-static tn_status place_state(tn_session *s, int group, int32_t seq, const state_header *h, int32_t *pages,
+static tn_status give_state_runs(tn_session *s, int group, int32_t seq, const state_header *h, int32_t *pages,
                              const char **p) {
     tn__page_table *t = &s->plan->kv.groups[group];
     for (int32_t i = 0; i < h->n_seqs; i++) {
@@ -287,7 +287,7 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
             tn__page_table *t = &s->plan->kv.groups[g];
             const int32_t n = t->n_pages ? (int32_t)((h.cells[g] + (int64_t)t->page - 1) / t->page) : 0;
             for (int32_t i = 0; i < n; i++) pages[g][i] = tn__pages_new(t);
-            status = place_state(s, g, seq, &h, pages[g], &p);
+            status = give_state_runs(s, g, seq, &h, pages[g], &p);
             for (int32_t i = 0; i < n; i++)
                 tn__pages_give_back(t, pages[g][i]); /* no sequence of the state sees it */
         }

@@ -81,12 +81,13 @@ static att_memory att_carve(const tn__attention_job *job, float *at) {
     return m;
 }
 
-/* The most splits that a group may have; the contents of page tables are not known when a plan is made. */
+/* The most splits that a group may have; the contents of page tables are not known when a plan is made. Fewer cells
+ * may have more splits, because splits become longer with many cells. */
 static int att_splits(const tn__attention_job *job) {
     if (att_few_rows(job) == 0) return 1;
     int64_t cells = job->cells;
     if (job->paged && __builtin_mul_overflow(job->runs, job->params.page, &cells)) cells = INT64_MAX / 2;
-    return att_splits_of(cells);
+    return cells > (int64_t)ATT_SPLIT * ATT_SPLITS ? ATT_SPLITS : att_splits_of(cells);
 }
 /* A group that is cut between threads. */
 typedef struct att_cut {
