@@ -32,7 +32,8 @@ tn_status tn__page_table_size(tn__page_table *t, int32_t cells, int32_t page, in
     }
     const int64_t runs = most / page + 1 + SPARE_RUNS;
     if (pages * page > INT32_MAX - SPARE_RUNS)
-        return tn_fail(TN_E_OVERFLOW, "sequence memory of %lld pages of %d cells overflows", (long long)pages, page);
+        return tn_fail(TN_E_TOO_BIG, "sequence memory of %lld pages of %d cells is too large: use a smaller context",
+                       (long long)pages, page);
     memset(t, 0, sizeof *t);
     t->n_pages = (int32_t)pages;
     t->page = page;

@@ -50,7 +50,7 @@ typedef struct tn__page_table {
 /* Cells per page for a pool of n_ctx tokens: 64, less where the last pages of n_seqs sequences are a large part. */
 int32_t tn__page_size(int32_t n_ctx, int32_t n_seqs);
 /* Sizes a table; takes no memory. A pool of `cells` tokens; with a window, as many as the windows of all sequences
- * and `n_ubatch` new tokens need. TN_E_OVERFLOW. */
+ * and `n_ubatch` new tokens need. TN_E_TOO_BIG. */
 tn_status tn__page_table_size(tn__page_table *table, int32_t cells, int32_t page, int32_t window, int32_t n_ubatch,
                               int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, bool causal);
 /* Host memory that tn__page_table_allocate takes. */
