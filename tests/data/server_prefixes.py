@@ -66,9 +66,12 @@ def reuse():
     same("cache_prompt: false does not leave", [cached(c, cache_prompt=False), cached(c)], [0, 0])
     same("the answer is the same", complete(a, n=8)["tokens"], complete(a, n=8, cache_prompt=False)["tokens"])
     status, chat = call("/v1/completions", {"prompt": a, "max_tokens": 1})
+    assert "id_slot" not in chat, chat
     same("cached_tokens", chat["usage"]["prompt_tokens_details"]["cached_tokens"], 99)
 
     same("id_slot", [complete(a, id_slot=i)["id_slot"] for i in (3, 1, 3, 0)], [3, 1, 3, 0])
+    status, chat = call("/v1/completions", {"prompt": a, "max_tokens": 1, "id_slot": 2})
+    same("id_slot of a completion", chat["id_slot"], 2)
     same("no such slot", call("/completion", {"prompt": a, "id_slot": 4})[0], 400)
     slots = []
     def ask(slot):
@@ -90,6 +93,8 @@ def reuse():
     same("of a job that still generates", cached(d), 59)
     thread.join()
 
+    while any(s["is_processing"] for s in call("/slots")[1]):  # the state is published after the last answer
+        time.sleep(0.02)
     usage = call("/memory")[1]["prefixes"]
     same("metrics and memory agree", [metric("prefixes_kept"), metric("prefix_tokens_taken_total"), metric("prefix_cells")],
          [usage["kept"], usage["taken"], usage["cells"]])

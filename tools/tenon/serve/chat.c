@@ -237,6 +237,7 @@ static void chat_end(struct request *r) {
     }
     json_t *answer = chat_object(r, "chat.completion", choices);
     json_object_set_new(answer, "usage", usage_json(r));
+    answer_slot(r, answer);
     json_object_set_new(answer, "timings", timings_json(r->jobs[0]));
     reply_json(r->served->server, request_take(r), 200, answer);
 }

@@ -95,6 +95,7 @@ static void completions_end(struct request *r) {
     }
     json_t *answer = text_completion(r, choices);
     json_object_set_new(answer, "usage", usage_json(r));
+    answer_slot(r, answer);
     json_object_set_new(answer, "timings", timings_json(r->jobs[0]));
     reply_json(r->served->server, request_take(r), 200, answer);
 }

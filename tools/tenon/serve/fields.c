@@ -429,6 +429,11 @@ json_t *usage_json(const struct request *request) {
                      "cached_tokens", (json_int_t)cached);
 }
 
+void answer_slot(const struct request *request, json_t *answer) {
+    if (request->n_jobs && request->jobs[0]->slot >= 0)
+        json_object_set_new(answer, "id_slot", json_integer(request->jobs[0]->stats.id_slot));
+}
+
 json_t *timings_json(const struct job *job) {
     const struct job_stats *s = &job->stats;
     int prompt = s->n_prompt - s->n_cached;

@@ -330,6 +330,7 @@ json_t *token_text_json(struct served *served, tn_token token); /* U+FFFD for in
 json_t *token_bytes_json(struct served *served, tn_token token);
 json_t *usage_json(const struct request *request);
 json_t *timings_json(const struct job *job);
+void answer_slot(const struct request *request, json_t *answer); /* id_slot, where the request has asked for one */
 /* Sampling parameters under their names in requests. */
 json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_predict);
 
