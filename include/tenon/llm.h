@@ -361,6 +361,10 @@ TN_API void tn_session_cache_map(const tn_session *session, int32_t *owner);
  * logits are needed. With no tokens nothing is taken and the sequence can be kept. */
 TN_API tn_status tn_session_prefix_take(tn_session *session, int32_t seq, uint64_t key, const tn_token *tokens,
                                         int32_t n_tokens, int32_t *n_taken);
+/* Layers with a window can continue only where one was kept. The tokens that the last tn_session_prefix_take would
+ * have taken had there been one, or 0: texts branch there, so that a sequence that is kept at that length, on its
+ * way, serves the next. */
+TN_API int32_t tn_session_prefix_missed(const tn_session *session);
 /* Keeps what the sequence holds. The sequence stays as it is. */
 TN_API tn_status tn_session_prefix_keep(tn_session *session, int32_t seq);
 /* Says which tokens a sequence holds whose state was loaded: `n_tokens` from position 0 on. It can be kept then. The

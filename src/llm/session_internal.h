@@ -112,6 +112,7 @@ typedef struct tn__prefixes {
     tn__prefix_owner *owners; /* per sequence */
     uint64_t *prompt;         /* hashes of the tokens that are looked for */
     int32_t n_prompt;         /* room for them */
+    int32_t missed;           /* tokens of the last take that were there without their windows */
     int32_t *tokens;          /* per cell */
     uint64_t *hashes;         /* per cell: of key and tokens up to this one; 0: unknown */
     uint64_t clock, seed, asked, taken, evicted;

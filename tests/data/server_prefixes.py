@@ -142,4 +142,16 @@ def none():
     same("nothing is kept", [cached(a), cached(a)], [0, 0])
 
 
-{"reuse": reuse, "restored": restored, "crowd": crowd, "none": none}[part]()
+def windows():
+    """A model with sliding windows: texts continue where one ended, and where two have parted."""
+    a = prompt("a", 200)
+    same("the same again", [cached(a), cached(a)], [0, 199])
+    reply = complete(a, n=12)["tokens"]
+    same("the next turn", cached(a + reply[:-1] + prompt("turn", 9)), 211)
+    system = prompt("system", 150)
+    same("one system prompt", [cached(system + prompt(name, 60)) for name in "xyzu"], [0, 0, 150, 150])
+    same("the answer is the same", complete(system + prompt("v", 60), n=8)["tokens"],
+         complete(system + prompt("v", 60), n=8, cache_prompt=False)["tokens"])
+
+
+{"reuse": reuse, "restored": restored, "crowd": crowd, "none": none, "windows": windows}[part]()

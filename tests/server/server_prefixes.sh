@@ -21,4 +21,8 @@ stop_server
 serve "$model" -np 2 -c 512 --api-key "first" --cache-prefixes 0
 drive none
 stop_server
+"$tenon" synth "$work/windows.gguf" --arch gemma2 --shape layers=4,width=64,heads=2,kv=1,head=32,ffn=128,window=32 > "$work/out" 2>&1 || failed "synth"
+serve "$work/windows.gguf" -np 2 -c 8192 --ubatch 64 --api-key "first"
+drive windows
+stop_server
 finish

@@ -210,13 +210,16 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     const tn__page_table *t = remembered_pages(s);
     if (t->sequences[seq].n) return tn_fail(TN_E_STATE, "sequence %d is not empty", seq);
     int32_t longest = 0, found = -1;
+    x->missed = 0;
     const int32_t n_hashed = hash_prompt(x, key, tokens, n_tokens);
     for (int32_t list = 0; list < t->n_lists; list++) {
         const int32_t n = list == seq ? 0 : match_list(s, list, tokens, n_hashed);
+        x->missed = TN__MAX(x->missed, n);
         if (n <= longest || !windows_continue(s, list, n)) continue;
         longest = n;
         found = list;
     }
+    if (x->missed <= longest) x->missed = 0;
     x->owners[seq] = (tn__prefix_owner){key, true};
     x->asked += (uint64_t)n_tokens;
     *n_taken = 0;
@@ -231,6 +234,8 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     *n_taken = longest;
     return TN_OK;
 }
+
+int32_t tn_session_prefix_missed(const tn_session *s) { return s ? s->prefixes.missed : 0; }
 
 /* ---- Keeping ---- */
 

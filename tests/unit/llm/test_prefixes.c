@@ -127,6 +127,7 @@ static void check_takes(prefix_case *c) {
     end_sequence(c, 0);
     /* Where windows are gone, the branch begins anew. */
     const int32_t taken = begin_sequence(c, 2, 0, branch, 80, "a branch");
+    assert_int_equal(tn_session_prefix_missed(c->warm), c->windows ? 41 : 0);
     if (taken != (c->windows ? 0 : 41)) fail_msg("%s: %d taken", c->name, taken);
     end_sequence(c, 2);
     assert_int_equal(begin_sequence(c, 3, 0, a, 90, "the longer one again"), 89);
@@ -161,6 +162,34 @@ static void check_windows(prefix_case *c) {
         assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
     }
 }
+/* A sequence that is kept where texts branch serves those that branch there. */
+static void check_branch_points(prefix_case *c) {
+    tn_token texts[3][CONTEXT];
+    if (!c->windows) return;
+    for (uint32_t i = 0; i < 3; i++) {
+        make_text(texts[i], CONTEXT, 70 + i);
+        make_text(texts[i], 60, 69); /* all begin with the same */
+        texts[i][60] = (tn_token)(3 + i);
+    }
+    (void)begin_sequence(c, 0, 0, texts[0], 90, "cold");
+    end_sequence(c, 0);
+    int32_t taken;
+    assert_ok(tn_session_prefix_take(c->warm, 0, 0, texts[1], 89, &taken));
+    assert_int_equal(taken, 0);
+    assert_int_equal(tn_session_prefix_missed(c->warm), 60);
+    assert_ok(decode_from(c->warm, 0, texts[1], 0, 60));
+    assert_ok(tn_session_prefix_keep(c->warm, 0));
+    assert_ok(decode_from(c->warm, 0, texts[1], 60, 90));
+    compare_cold(c, texts[1], 90, "kept on its way");
+    end_sequence(c, 0);
+    assert_int_equal(begin_sequence(c, 1, 0, texts[2], 90, "the third"), 60);
+    assert_int_equal(tn_session_prefix_missed(c->warm), 0);
+}
+static void windows_are_kept_where_texts_branch(void **state) {
+    (void)state;
+    on_archs(true, check_branch_points, POOL, KEPT);
+}
+
 static void only_held_windows_are_taken(void **state) {
     (void)state;
     on_archs(true, check_windows, POOL, KEPT);
@@ -580,6 +609,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefixes_are_taken),
         cmocka_unit_test(only_held_windows_are_taken),
+        cmocka_unit_test(windows_are_kept_where_texts_branch),
         cmocka_unit_test(keys_are_separate),
         cmocka_unit_test(live_sequences_are_sources),
         cmocka_unit_test(shifted_cells_are_not_taken),

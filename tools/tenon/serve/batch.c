@@ -120,6 +120,7 @@ static void build_batch(struct engine *e) {
         int32_t n = tokens_left(slot);
         if (n < 2) continue;
         if (n > budget) n = budget;
+        if (slot->branch > slot->n_kv && n > slot->branch - slot->n_kv) n = slot->branch - slot->n_kv;
         if (slot->job->score_prompt && n > score_budget) n = score_budget;
         if (n < 1) continue;
         if (slot->job->score_prompt) score_budget -= n;
@@ -184,6 +185,7 @@ static void take_results(struct engine *e) {
     for (int32_t i = 0; i < e->n_tokens; i++) {
         struct slot *slot = &e->slots[e->seqs[i]];
         slot->n_kv = e->positions[i] + 1;
+        if (slot->job && slot->n_kv == slot->branch) slot_keep_prefix(e, slot);
         if (!e->outputs[i]) continue;
         const float *logits = tn_session_logits(e->session, row++);
         if (!slot->job || !logits) continue;

@@ -11,6 +11,7 @@ struct slot {
     tn_token *tokens;
     int32_t count, n_kv; /* tokens; how many of them are in the KV cache as this slot's sequence */
     uint64_t key;
+    int32_t branch; /* the prefix up to here is kept on the way: other texts branch there; 0: none */
     int32_t n_prompt, n_scored, n_predicted, n_cached;
     uint64_t task, began, prompted, used;
     bool in_batch;     /* has tokens in the batch of this round */
