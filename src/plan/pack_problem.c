@@ -193,6 +193,22 @@ static void find_granules(tn__pack_problem *p) {
     for (uint32_t i = 0; i < p->n; i++) p->max_pad = TN__MAX(p->max_pad, tn__pack_padded(p, p->size[i]) - p->size[i]);
 }
 
+/* A size of chunks that each of them would hold all items in, whatever the gaps, and each bin: a larger limit has no
+ * effect, but its multiples might overflow. */
+static uint64_t chunk_for_all(const tn__pack_problem *p, const tn__pack_layout *layout, uint64_t total,
+                              uint64_t widest) {
+    uint64_t most = total, gaps;
+    for (uint32_t c = 0; c < layout->count; c++) most = TN__MAX(most, layout->bin[c]);
+    for (uint32_t i = 0; i < p->n; i++) {
+        const tn_pack_item *item = &p->items[p->id[i]];
+        if (item->fixed) most = TN__MAX(most, item->offset + item->size);
+    }
+    if (__builtin_mul_overflow(widest, (uint64_t)p->n + 1, &gaps) || __builtin_add_overflow(most, gaps, &most) ||
+        __builtin_add_overflow(most, total, &most))
+        return UINT64_MAX;
+    return most;
+}
+
 tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                                 const tn__pack_layout *layout, tn__pack_problem *p) {
     memset(p, 0, sizeof *p);
@@ -234,6 +250,7 @@ tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const t
     /* A chunk limit above the sum of all sizes has no effect. */
     bool several = layout && !layout->single;
     if (several && !max_chunk) max_chunk = TN__MAX(total, 1);
+    if (several) max_chunk = TN__MIN(max_chunk, chunk_for_all(p, layout, total, widest));
     if (max_chunk && !(layout && layout->single) && (several || total > max_chunk || chunks)) {
         p->chunk = max_chunk;
         p->stride = tn__align_up(max_chunk, widest);

@@ -72,7 +72,7 @@ check "a budget in JSON" 0 '"chosen": true' "$tenon" plan "$work/1b.gguf" --devi
 check "the longest context" 0 'context 32768' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=8G --prefer context
 check "a fixed cache type" 0 'cache f16/q8_0' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=512M --cache-type-k f16 --cache-type-v q8_0
 check "every cache type" 0 'cache fp8/q5_1' "$tenon" plan "$work/1b.gguf" --device $gpu -ctk fp8 -ctv q5_1
-check "types for windows" 0 'cache q8_0/q8_0 (windows f16/f16)' "$tenon" plan "$work/1b.gguf" --device $gpu --cache-type-k q8_0,swa=f16
+check "types for windows" 0 'cache q8_0/q8_0 .windows f16/f16.' "$tenon" plan "$work/1b.gguf" --device $gpu --cache-type-k q8_0,swa=f16
 check "types for windows in JSON" 0 '"cache_type_v_window": "q4_0"' "$tenon" plan "$work/1b.gguf" --device $gpu -ctk f16 -ctv q8_0,swa=q4_0 --json
 check "an unknown cache type" 2 "f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1 or q4_0, not 'q9'" "$tenon" plan "$work/1b.gguf" -ctk q9
 check "an unknown cache type for windows" 2 "q4_1 or q4_0, not 'q4_K'" "$tenon" plan "$work/1b.gguf" -ctv q8_0,swa=q4_K

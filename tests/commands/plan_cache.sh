@@ -1,9 +1,8 @@
 #!/bin/bash
 # Saved and cached session plans of the program: plans that took long are kept, used, and refused when they are stale.
 . "$(dirname "$0")/../support/checks.sh"
-export XDG_CACHE_HOME=$work/cache
+export XDG_CACHE_HOME=$work/cache TENON_PLAN_CACHE_MS=0
 plans=$work/cache/tenon/plans
-# Packing the graphs of many experts takes long with exact effort.
 "$tenon" synth "$work/m.gguf" --no-data --type q8_0 --arch qwen3moe \
     --shape layers=61,width=512,heads=8,kv=2,head=64,experts=64,used=8,expert-ffn=128,vocab=2000 > /dev/null 2>&1 ||
     failed "synth"

@@ -216,9 +216,10 @@ static void test_attention(void **state) {
     s.q = tn_input(a, TN_F32, HEAD, HEADS, ROWS);
     s.q_pos = tn_input(a, TN_I32, 2, ROWS);
     const tn_predict_params past = {.n_past = 100}, apart = {.n_past = 100, .n_seqs = 3};
-    tn_tensor *causal = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1}),
-              *whole = tn_attention(a, &s, &(tn_attention_params){.scale = 1}),
-              *chunked = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1, .chunk = 50});
+    tn_tensor *causal = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1, .page = 64}),
+              *whole = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .page = 64}),
+              *chunked =
+                  tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1, .chunk = 50, .page = 64});
     tn__cost cost = tn__node_cost(causal, &past);
     assert_near((100 + 6.5) * ROWS * HEADS, cost.scores);
     assert_near((100 + ROWS) * KV, cost.keys);

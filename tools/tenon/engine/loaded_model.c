@@ -8,6 +8,8 @@
 
 #include "tenon/cpu.h"
 
+#include <stdlib.h>
+
 #include <string.h>
 
 /* ---- Opening ---- */
@@ -90,7 +92,10 @@ tn_status session_plan_make(tn_model *model, const tn_session_params *params, bo
     char folder[4096];
     if (!use_cache || !user_cache_path("plans", folder, sizeof folder))
         return tn_session_plan_new(model, params, plan);
-    return tn_session_plan_cached(model, params, &(tn_plan_cache){.folder = folder}, plan);
+    const char *least = getenv("TENON_PLAN_CACHE_MS");
+    const int32_t min_ms = least ? (int32_t)strtol(least, NULL, 10) : 0;
+    return tn_session_plan_cached(model, params,
+                                  &(tn_plan_cache){.folder = folder, .min_ms = least && !min_ms ? -1 : min_ms}, plan);
 }
 
 tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
