@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-enum { CELLS = 24, SEQS = 3, HEADER = 56, MOST = 1 << 16 };
+enum { CELLS = 24, SEQS = 3, HEADER = 64, PHYSICAL = 512, MOST = 1 << 16 };
 
 static tn_session *session;
 static unsigned char good[MOST]; /* a valid state, for its header */
@@ -55,9 +55,9 @@ static void start(void) {
 
 /* What a caller may do after loading any state. */
 static void use(void) {
-    int32_t owner[CELLS];
+    int32_t owner[PHYSICAL]; /* whole pages */
     tn_cache_usage usage = tn_session_cache_usage(session);
-    need(usage.used >= 0 && usage.used <= usage.cells);
+    need(usage.used >= 0 && usage.used <= usage.cells && usage.cells <= PHYSICAL);
     tn_session_cache_map(session, owner);
     for (int32_t i = 0; i < usage.cells; i++) need(owner[i] >= -1 && owner[i] < SEQS);
     for (int32_t seq = 0; seq < SEQS; seq++) {
@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     if (size) memcpy(state, bytes, size);
     if (before & 1 && size >= HEADER + 8) {
         uint64_t own = size, sum;
-        memcpy(state, good, 36); /* up to the sequence; the words and counts after it stay as in the input */
+        memcpy(state, good, 40); /* up to the number of sequences; the counts after it stay as in the input */
         memcpy(state + HEADER - 8, &own, sizeof own);
         sum = tn__hash_bytes(state, size - 8, 0);
         memcpy(state + size - 8, &sum, sizeof sum);
