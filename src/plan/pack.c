@@ -132,7 +132,6 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
     bool plain = !p->any_fixed && !p->chunk, founded;
     tn_status status = TN_E_NOMEM;
     if (!workspace_make(&w, p->n)) goto out;
-    status = TN_OK;
     /* The first heuristic always completes, so that there is a packing: best fit in order of start. Later ones only
      * replace it by better packings. */
     if (plain) {

@@ -330,7 +330,7 @@ static bool free_some(trace_state *s, size_t memory) {
             score = (cost + 1e-12) / worth;
         }
         if (score < best_score || (score == best_score && best != NONE &&
-                                   (v->bytes[c] > v->bytes[best] || (v->bytes[c] == v->bytes[best] && c < best)))) {
+                                   (v->bytes[c] > v->bytes[best] || (c < best && v->bytes[c] == v->bytes[best])))) {
             best = c;
             best_score = score;
         }

@@ -230,7 +230,7 @@ static tn_status check_state_runs(const tn_session *s, int32_t seq, const char *
 
 /* Gives the runs to the sequences. *p: the runs of this group. */
 static tn_status give_state_runs(tn_session *s, int group, int32_t seq, const state_header *h, int32_t *pages,
-                             const char **p) {
+                                 const char **p) {
     tn__page_table *t = &s->plan->kv.groups[group];
     for (int32_t i = 0; i < h->n_seqs; i++) {
         uint32_t n;

@@ -285,7 +285,8 @@ static void tables_agree_with_a_plain_model(void **state) {
         static const int32_t sizes[] = {1, 3, 8, 16, 64};
         const int32_t page = sizes[below(&m, 5)], window = below(&m, 3) ? 0 : 1 + below(&m, 40);
         const int32_t n_seqs = 1 + below(&m, MAX_SEQS);
-        assert_ok(tn__page_table_size(&m.table, 20 + below(&m, 200), page, window, 32, n_seqs, 0, 0, below(&m, 4) != 0));
+        assert_ok(
+            tn__page_table_size(&m.table, 20 + below(&m, 200), page, window, 32, n_seqs, 0, 0, below(&m, 4) != 0));
         if (tn__page_table_cells(&m.table) > MAX_CELLS || m.table.max_runs > MAX_TOKENS) continue;
         assert_ok(tn__page_table_allocate(&m.table));
         for (int i = 0; i < 400; i++) {

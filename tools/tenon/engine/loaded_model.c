@@ -93,9 +93,12 @@ tn_status session_plan_make(tn_model *model, const tn_session_params *params, bo
     if (!use_cache || !user_cache_path("plans", folder, sizeof folder))
         return tn_session_plan_new(model, params, plan);
     const char *least = getenv("TENON_PLAN_CACHE_MS");
-    const int32_t min_ms = least ? (int32_t)strtol(least, NULL, 10) : 0;
-    return tn_session_plan_cached(model, params,
-                                  &(tn_plan_cache){.folder = folder, .min_ms = least && !min_ms ? -1 : min_ms}, plan);
+    tn_plan_cache cache = {.folder = folder};
+    if (least) {
+        cache.min_ms = (int32_t)strtol(least, NULL, 10);
+        if (cache.min_ms == 0) cache.min_ms = -1; /* every plan */
+    }
+    return tn_session_plan_cached(model, params, &cache, plan);
 }
 
 tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
