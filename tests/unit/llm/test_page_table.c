@@ -344,11 +344,91 @@ static void only_new_pages_are_sent(void **state) {
     tn__page_table_free(&t);
 }
 
+static void take_positions(tn__page_table *t, int32_t seq, int32_t first, int32_t n, int32_t step) {
+    for (int32_t i = 0, row; i < n; i++) {
+        const int32_t position = first + i * step;
+        assert_ok(tn__pages_take(t, 1, &position, &seq, &row));
+    }
+}
+
+/* Runs with gaps fill as few pages as their cells need after gathering. */
+static void gathered_pages_are_full(void **state) {
+    (void)state;
+    tn__page_table t;
+    int32_t from[MOVE_CELLS], to[MOVE_CELLS];
+    assert_ok(tn__page_table_size(&t, 256, 16, 0, 8, 2, 0, 0, true));
+    assert_ok(tn__page_table_allocate(&t));
+    take_positions(&t, 0, 0, 128, 1);
+    for (int32_t i = 0; i < 8; i++) assert_ok(tn__pages_remove(&t, 0, 16 * i + 3, 16 * i + 13));
+    assert_int_equal(t.n_pages - t.n_free, 8);
+    while (tn__pages_gather(&t, 0, MOVE_CELLS, from, to) > 0) {}
+    assert_int_equal(t.used, 48);
+    assert_int_equal(t.n_pages - t.n_free, 3);
+    assert_int_equal(tn__pages_gather(&t, 0, MOVE_CELLS, from, to), 0);
+    assert_int_equal(tn__pages_freed_by(&t, 0, 1), 3);
+    tn__page_table_free(&t);
+}
+
+/* A window holds what its queries see, and no page behind it. */
+static void pages_behind_a_window_are_given_back(void **state) {
+    (void)state;
+    enum { WINDOW = 20, PAGE = 8 };
+    tn__page_table t;
+    assert_ok(tn__page_table_size(&t, 0, PAGE, WINDOW, 1, 1, 0, 0, true));
+    assert_ok(tn__page_table_allocate(&t));
+    const int32_t seq = 0;
+    for (int32_t i = 0, row, first, last; i < 200; i++) {
+        tn__pages_leave_window(&t, 1, &i, &seq);
+        assert_ok(tn__pages_take(&t, 1, &i, &seq, &row));
+        assert_true(tn__pages_extent(&t, 0, &first, &last));
+        assert_true(first <= TN__MAX(i - WINDOW + 1, 0) && first > i - WINDOW - PAGE);
+        assert_int_equal(last, i);
+    }
+    tn__page_table_free(&t);
+}
+
+static void cells_are_shared_not_pages(void **state) {
+    (void)state;
+    tn__page_table t;
+    assert_ok(tn__page_table_size(&t, 64, 16, 0, 8, 3, 0, 0, true));
+    assert_ok(tn__page_table_allocate(&t));
+    take_positions(&t, 0, 0, 12, 1);
+    assert_false(tn__pages_shared(&t, 0, 0));
+    assert_ok(tn__pages_copy(&t, 0, 1, 0, 6));
+    assert_true(tn__pages_shared(&t, 0, 0));
+    assert_ok(tn__pages_remove(&t, 0, 0, 6)); /* now the two see different cells of one page */
+    assert_false(tn__pages_shared(&t, 0, 0));
+    assert_false(tn__pages_shared(&t, 1, 0));
+    assert_int_equal(tn__pages_freed_by(&t, 0, 1), 0);
+    assert_int_equal(tn__pages_freed_by(&t, 0, 2), 1);
+    tn__page_table_free(&t);
+}
+
+/* Every gap begins a run; a sequence that has no room for another is refused, and nothing changes. */
+static void too_many_runs_are_refused(void **state) {
+    (void)state;
+    tn__page_table t;
+    assert_ok(tn__page_table_size(&t, 256, 1, 0, 8, 1, 0, 0, true));
+    t.max_runs = 5;
+    assert_ok(tn__page_table_allocate(&t));
+    take_positions(&t, 0, 0, 5, 2);
+    const int32_t position = 20, seq = 0, used = t.used;
+    int32_t row;
+    assert_fails(TN_E_FULL, tn__pages_take(&t, 1, &position, &seq, &row));
+    assert_int_equal(t.used, used);
+    assert_int_equal(t.sequences[0].n, 5);
+    tn__page_table_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_agree_with_a_plain_model),
         cmocka_unit_test(every_token_of_the_pool_fits),
         cmocka_unit_test(only_new_pages_are_sent),
+        cmocka_unit_test(gathered_pages_are_full),
+        cmocka_unit_test(pages_behind_a_window_are_given_back),
+        cmocka_unit_test(cells_are_shared_not_pages),
+        cmocka_unit_test(too_many_runs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,7 @@ __device__ static visible_positions visible_to(const attention_job &j, attention
 // The logical cells of a query's sequence.
 __device__ static int logical_cells(const attention_job &j, attention_query q) {
     if (!j.pages) return j.cells;
-    // With one sequence the load does not wait for the query's.
+    // With one sequence the load of the table does not depend on the load of the query's sequence.
     int runs = j.sequences == 1 ? j.pages[0] : q.seq < 0 ? 0 : j.pages[4 * (int64_t)q.seq * (1 + j.max_runs)];
     return q.seq < 0 ? 0 : min(max(runs, 0), j.max_runs) * j.p.page;
 }
