@@ -30,6 +30,11 @@ set_tests_properties(pages_on_host PROPERTIES TIMEOUT 600 ENVIRONMENT "TENON_GPU
 # Loaded backends must share the program's copy of the library, or their error messages would go to another one.
 set_target_properties(test_tensor_load PROPERTIES ENABLE_EXPORTS ON)
 
+# Compares models with reference logits; tests/zoo/run.sh calls it for every model of the golden zoo.
+add_executable(zoo tests/zoo/zoo.c)
+set_target_properties(zoo PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_link_libraries(zoo PRIVATE tenon_flags tenon_llm_static tenon_static)
+
 # Loadable backends for the registry's tests: a good one, an empty one, an old one and one of another interface.
 set(kinds good none old stranger)
 foreach(kind RANGE 1 4)

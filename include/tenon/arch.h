@@ -6,7 +6,7 @@
 #ifndef TENON_ARCH_H
 #define TENON_ARCH_H
 
-#include "tenon/base.h"
+#include "tenon/gguf.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,37 +14,38 @@ extern "C" {
 
 /* Which tensors the models of a family have, and what their layers do. A single model may have more or fewer of them
  * than its family: a converter sets what a configuration says. */
-typedef enum tn_arch_trait {
-    TN_ARCH_LAYER_NORM = 1 << 0, /* norms subtract the mean; otherwise RMS norms */
-    TN_ARCH_NORM_BIAS = 1 << 1,
-    TN_ARCH_BARE_NORMS = 1 << 2,     /* norms have no weights */
-    TN_ARCH_NO_PRE_NORMS = 1 << 3,   /* no attn_norm and no ffn_norm */
-    TN_ARCH_NO_FFN_NORM = 1 << 4,    /* attention and feed-forward read the same norm */
-    TN_ARCH_ATTN_NORM_2 = 1 << 5,    /* the norm of the feed-forward part is called attn_norm_2 */
-    TN_ARCH_POST_NORMS = 1 << 6,     /* post_attention_norm and post_ffw_norm */
-    TN_ARCH_FUSED_QKV = 1 << 7,      /* one attn_qkv matrix */
-    TN_ARCH_QKV_BIAS = 1 << 8,       /* on q, k and v */
-    TN_ARCH_OUT_BIAS = 1 << 9,       /* on attn_output */
-    TN_ARCH_QK_NORM = 1 << 10,       /* norms of q and k over a head */
-    TN_ARCH_QK_NORM_WIDE = 1 << 11,  /* … over all heads */
-    TN_ARCH_QK_NORM_HEADS = 1 << 12, /* … over a head, with weights for each head */
-    TN_ARCH_SINKS = 1 << 13,         /* attn_sinks; the norm of the feed-forward part is called post_attention_norm */
-    TN_ARCH_NO_GATE = 1 << 14,       /* a plain feed-forward part: up, activation, down */
-    TN_ARCH_FUSED_UP = 1 << 15,      /* ffn_up holds gate and up */
-    TN_ARCH_FFN_BIAS = 1 << 16,      /* on the feed-forward matrices */
-    TN_ARCH_EXPERTS = 1 << 17,       /* a mixture of experts */
-    TN_ARCH_EXPERT_BIAS = 1 << 18,   /* on the matrices of the experts and the router */
-    TN_ARCH_SHARED_EXPERT = 1 << 19, /* an expert that every token uses … */
-    TN_ARCH_SHARED_GATE = 1 << 20,   /* … weighted by ffn_gate_inp_shexp */
-    TN_ARCH_NO_ROPE = 1 << 21,       /* learned positions or ALiBi */
-    TN_ARCH_POSITIONS = 1 << 22,     /* learned positions */
-    TN_ARCH_ROPE_FACTORS = 1 << 23,  /* rope_freqs … */
-    TN_ARCH_ROPE_LONG_SHORT = 1 << 24, /* … or rope_factors_long and rope_factors_short */
-    TN_ARCH_WINDOW = 1 << 25,          /* sliding-window attention where the file gives a window */
-    TN_ARCH_TIED = 1 << 26,            /* the token embedding is the output matrix */
-    TN_ARCH_OUTPUT_BIAS = 1 << 27,
-    TN_ARCH_ENCODER = 1 << 28 /* norms after the sums, token types, not causal, no output matrix */
-} tn_arch_trait;
+#define TN_ARCH_BIT(n) (UINT64_C(1) << (n))
+#define TN_ARCH_LAYER_NORM TN_ARCH_BIT(0) /* norms subtract the mean; otherwise RMS norms */
+#define TN_ARCH_NORM_BIAS TN_ARCH_BIT(1)
+#define TN_ARCH_BARE_NORMS TN_ARCH_BIT(2)     /* norms have no weights */
+#define TN_ARCH_NO_PRE_NORMS TN_ARCH_BIT(3)   /* no attn_norm and no ffn_norm */
+#define TN_ARCH_NO_FFN_NORM TN_ARCH_BIT(4)    /* attention and feed-forward read the same norm */
+#define TN_ARCH_ATTN_NORM_2 TN_ARCH_BIT(5)    /* the norm of the feed-forward part is called attn_norm_2 */
+#define TN_ARCH_POST_NORMS TN_ARCH_BIT(6)     /* post_attention_norm and post_ffw_norm */
+#define TN_ARCH_FUSED_QKV TN_ARCH_BIT(7)      /* one attn_qkv matrix */
+#define TN_ARCH_QKV_BIAS TN_ARCH_BIT(8)       /* on q, k and v */
+#define TN_ARCH_OUT_BIAS TN_ARCH_BIT(9)       /* on attn_output */
+#define TN_ARCH_QK_NORM TN_ARCH_BIT(10)       /* norms of q and k over a head */
+#define TN_ARCH_QK_NORM_WIDE TN_ARCH_BIT(11)  /* … over all heads */
+#define TN_ARCH_QK_NORM_HEADS TN_ARCH_BIT(12) /* … over a head, with weights for each head */
+#define TN_ARCH_SINKS                                                                                                \
+    TN_ARCH_BIT(13) /* attn_sinks; the norm of the feed-forward part is called post_attention_norm */
+#define TN_ARCH_NO_GATE TN_ARCH_BIT(14)       /* a plain feed-forward part: up, activation, down */
+#define TN_ARCH_FUSED_UP TN_ARCH_BIT(15)      /* ffn_up holds gate and up */
+#define TN_ARCH_FFN_BIAS TN_ARCH_BIT(16)      /* on the feed-forward matrices */
+#define TN_ARCH_EXPERTS TN_ARCH_BIT(17)       /* a mixture of experts */
+#define TN_ARCH_EXPERT_BIAS TN_ARCH_BIT(18)   /* on the matrices of the experts and the router */
+#define TN_ARCH_SHARED_EXPERT TN_ARCH_BIT(19) /* an expert that every token uses … */
+#define TN_ARCH_SHARED_GATE TN_ARCH_BIT(20)   /* … weighted by ffn_gate_inp_shexp */
+#define TN_ARCH_NO_ROPE TN_ARCH_BIT(21)       /* learned positions or ALiBi */
+#define TN_ARCH_POSITIONS TN_ARCH_BIT(22)     /* learned positions */
+#define TN_ARCH_WINDOW TN_ARCH_BIT(25)        /* sliding-window attention where the file gives a window */
+#define TN_ARCH_TIED TN_ARCH_BIT(26)          /* the token embedding is the output matrix */
+#define TN_ARCH_OUTPUT_BIAS TN_ARCH_BIT(27)
+#define TN_ARCH_ENCODER TN_ARCH_BIT(28) /* norms after the sums, token types, not causal, no output matrix */
+/* A layer without ffn_norm runs attention and feed-forward in parallel. */
+#define TN_ARCH_FFN_NORM_OR_PARALLEL TN_ARCH_BIT(30)
+#define TN_ARCH_HYBRID TN_ARCH_BIT(29) /* layers without heads of attention are possible */
 
 /* How the weights of a Hugging Face class differ from those in GGUF. */
 typedef enum tn_arch_hf_trait {
@@ -73,9 +74,28 @@ typedef struct tn_arch_constants {
 } tn_arch_constants;
 #define TN_ARCH_KV_SAME UINT32_MAX
 
+/* A metadata key of synthetic models, for what the table above does not have: value × unit. With a pattern the key is
+ * a list, one number per layer: digit i of the pattern, repeated as often as needed, times that. */
+typedef enum tn_arch_unit {
+    TN_ARCH_COUNT, /* 1 */
+    TN_ARCH_WIDTH,
+    TN_ARCH_HEADS,
+    TN_ARCH_KV_HEADS,
+    TN_ARCH_HEAD, /* the size of a head */
+    TN_ARCH_FFN,
+    TN_ARCH_REAL, /* 1, written as a float */
+    TN_ARCH_TRUTH /* 1, written as a bool */
+} tn_arch_unit;
+typedef struct tn_arch_key {
+    const char *name; /* without the architecture: "ssm.conv_kernel" */
+    tn_arch_unit unit;
+    double value;
+    const char *pattern;
+} tn_arch_key;
+
 typedef struct tn_arch {
     const char *name; /* general.architecture */
-    uint32_t traits;  /* TN_ARCH_… */
+    uint64_t traits;  /* TN_ARCH_… */
     float rotated;    /* share of a head that RoPE rotates, where a configuration gives none; 0: all of it */
     /* Every period-th layer sees all positions, the others a window; 0: every layer has the window. */
     int window_period;
@@ -86,6 +106,7 @@ typedef struct tn_arch {
     /* Whether the weights of the experts in use sum to 1, which GGUF files do not say. */
     bool experts_sum_to_one;
     tn_arch_constants typical; /* of a synthetic model */
+    const tn_arch_key *keys;   /* further keys of a synthetic model, ended by a NULL name; NULL: none */
     tn_arch_class classes[6];  /* ended by a NULL name */
 } tn_arch;
 
@@ -98,15 +119,6 @@ TN_API const tn_arch *tn_arch_find_class(const char *class_name, const tn_arch_c
 
 /* ---- Tensors ---- */
 
-/* Sizes of a model; 0 for what it does not have. */
-typedef struct tn_arch_sizes {
-    int64_t layers, width, vocab, context;
-    int64_t heads, kv_heads, head_k, head_v; /* number of heads; elements of a head */
-    int64_t rotated;                         /* elements of a head that RoPE rotates */
-    int64_t ffn, experts, expert_ffn, shared_ffn;
-    int64_t token_types;
-} tn_arch_sizes;
-
 typedef enum tn_arch_tensor_kind {
     TN_ARCH_MATRIX,    /* multiplied with activations */
     TN_ARCH_NORM,      /* weights of a norm */
@@ -115,11 +127,24 @@ typedef enum tn_arch_tensor_kind {
     TN_ARCH_FACTORS    /* of RoPE frequencies */
 } tn_arch_tensor_kind;
 
-typedef tn_status (*tn_arch_tensor_fn)(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims,
-                                       const int64_t *ne);
-/* Calls `fn` for every tensor of a model with these traits and sizes, in the order of GGUF files. Stops at the first
- * status other than TN_OK and returns it. */
-TN_API tn_status tn_arch_tensors(uint32_t traits, const tn_arch_sizes *sizes, tn_arch_tensor_fn fn, void *user);
+typedef enum tn_arch_need {
+    TN_ARCH_REQUIRED,
+    TN_ARCH_USUAL,   /* synthetic models have it; others may do without */
+    TN_ARCH_OPTIONAL /* used where a file has it; dimensions that nothing determines are 0 */
+} tn_arch_need;
+/* A tensor that a model has, or may have. */
+typedef struct tn_arch_tensor {
+    const char *name;
+    tn_arch_tensor_kind kind;
+    tn_arch_need need;
+    int n_dims;
+    int64_t ne[4];
+} tn_arch_tensor;
+typedef tn_status (*tn_arch_tensor_fn)(void *user, const tn_arch_tensor *tensor);
+/* Calls `fn` for every tensor of a model with this metadata ("general.architecture" and the architecture's keys), in
+ * the order of GGUF files. Stops at the first status other than TN_OK and returns it. tn_gguf_writer_metadata gives
+ * the metadata of a file that is being written. */
+TN_API tn_status tn_arch_tensors(const tn_gguf *metadata, tn_arch_tensor_fn fn, void *user);
 
 #ifdef __cplusplus
 }

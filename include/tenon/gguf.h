@@ -224,6 +224,8 @@ TN_API tn_status tn_gguf_writer_set_array(tn_gguf_writer *writer, const char *ke
                                           const void *data, uint64_t count);
 TN_API tn_status tn_gguf_writer_copy_keys(tn_gguf_writer *writer, const tn_gguf *file); /* all keys of a file */
 TN_API bool tn_gguf_writer_remove(tn_gguf_writer *writer, const char *key);             /* false: no such key */
+/* The keys so far, as those of a file without tensors. It is independent of the writer and closed by the caller. */
+TN_API tn_status tn_gguf_writer_metadata(const tn_gguf_writer *writer, tn_gguf **metadata) TN_MUST_CHECK;
 
 TN_API tn_status tn_gguf_writer_add(tn_gguf_writer *writer, const char *name, tn_type type, int n_dims,
                                     const int64_t *ne);

@@ -446,6 +446,21 @@ static tn_status write_head(tn_gguf_writer *w, const output_part *p, int no) {
     return status;
 }
 
+tn_status tn_gguf_writer_metadata(const tn_gguf_writer *w, tn_gguf **out) {
+    *out = NULL;
+    size_t size = 24;
+    for (size_t i = 0; i < w->key_count; i++) size += 8 + strlen(w->keys[i].key) + w->keys[i].size;
+    unsigned char *head = tn_malloc(size), *to = head;
+    if (!head) return TN_E_NOMEM;
+    to = write_bytes(to, TN__GGUF_MAGIC, 4);
+    to = put_u64(put_u64(put_u32(to, 3), 0), w->key_count);
+    for (size_t i = 0; i < w->key_count; i++)
+        to = write_bytes(put_key(to, w->keys[i].key), w->keys[i].bytes, w->keys[i].size);
+    tn_status status = tn_gguf_open_memory(head, size, &(tn_gguf_params){.mode = TN_GGUF_META}, out);
+    tn_free(head);
+    return status;
+}
+
 static tn_status open_output_part(tn_gguf_writer *w) {
     output_part *p = &w->parts[w->part];
     w->position = 0;

@@ -59,17 +59,18 @@ static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted
 typedef struct micro_batch {
     int32_t begin, n;
     int32_t *rows[TN__CACHE_GROUPS]; /* their cells */
+    tn__step *steps;
 } micro_batch;
 
 /* Where pages run out, kept prefixes are given up, then partly filled pages are gathered. */
 static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch *m) {
     const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
     tn_status status;
-    do status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
+    do status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
     while (status == TN_E_FULL && tn__prefixes_evict(s));
     if (status == TN_E_FULL) {
         TN_TRY(tn_session_defragment(s));
-        status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
+        status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
     }
     if (status == TN_OK && s->prefixes.n)
         tn__prefixes_write(s, m->n, b->tokens + m->begin, positions, seqs, m->rows[s->prefixes.group]);
@@ -106,6 +107,7 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
                               .tokens = b->tokens + m->begin,
                               .positions = g->positions + m->begin,
                               .seqs = g->seqs + m->begin,
+                              .steps = m->steps,
                               .out_rows = g->out_rows};
     for (int i = 0; i < TN__CACHE_GROUPS; i++) inputs.rows[i] = m->rows[i];
     int32_t kept = list_output_rows(s, m, inputs.padded, &inputs.n_outputs);
@@ -171,12 +173,14 @@ static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
         m.n = TN__MIN(step, b->n_tokens - m.begin);
         for (int g = 0; g < TN__CACHE_GROUPS; g++) m.rows[g] = s->staging.rows[g] + m.begin;
+        m.steps = s->staging.steps + m.begin;
         TN_TRY(take_cells(s, b, &m));
     }
     TN_TRY(tn__kv_send_tables(&s->plan->kv));
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
         m.n = TN__MIN(step, b->n_tokens - m.begin);
         for (int g = 0; g < TN__CACHE_GROUPS; g++) m.rows[g] = s->staging.rows[g] + m.begin;
+        m.steps = s->staging.steps + m.begin;
         TN_TRY(run_micro_batch(s, b, &m, m.begin + m.n == b->n_tokens));
     }
     return TN_OK;
@@ -185,7 +189,7 @@ static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
 static tn_status run_one_by_one(tn_session *s, const tn_batch *b) {
     for (int32_t i = 0, end; i < b->n_tokens; i = end) {
         TN_TRY(micro_batch_end(s, i, b->n_tokens, &end));
-        micro_batch m = {.begin = i, .n = end - i};
+        micro_batch m = {.begin = i, .n = end - i, .steps = s->staging.steps};
         memcpy(m.rows, s->staging.rows, sizeof m.rows);
         TN_TRY(take_cells(s, b, &m));
         TN_TRY(tn__kv_send_tables(&s->plan->kv));
@@ -209,6 +213,9 @@ static tn_status run_batch(tn_session *s, const tn_batch *b) {
 static void remove_batch(tn_session *s, int32_t n_tokens) {
     const int32_t *seqs = s->staging.seqs, *positions = s->staging.positions;
     s->results.n = 0;
+    tn__recurrent_roll_back(&s->plan->kv.states);
+    for (int32_t i = 0; i < n_tokens; i++)
+        if (tn__recurrent_lost(&s->plan->kv.states, seqs[i])) (void)tn_session_seq_remove(s, seqs[i], 0, -1);
     for (int32_t i = 0, end; i < n_tokens; i = end) {
         for (end = i + 1; end < n_tokens && seqs[end] == seqs[i] && positions[end] == positions[end - 1] + 1;) end++;
         (void)tn_session_seq_remove(s, seqs[i], positions[i], positions[end - 1] + 1);
@@ -256,6 +263,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
         remove_batch(s, b->n_tokens);
         return status;
     }
+    tn__recurrent_commit(&s->plan->kv.states);
     count_tokens(s, b->n_tokens, tn_time_ns() - begin);
     return TN_OK;
 }

@@ -57,7 +57,7 @@ void tn__graph_bind_argmax(const tn__kv *kv, tn__graph_set *set);
 int32_t tn__round_tokens(int32_t n, int32_t limit);
 int32_t tn__round_outputs(int32_t n, int32_t limit);
 
-/* ---- The builder (build.c) ---- */
+/* ---- The builder (build/graph.c, build/move.c) ---- */
 
 enum { TN__MIN_FFN_CHUNK = 32 }; /* of params.ffn_chunk: bounds the number of nodes */
 

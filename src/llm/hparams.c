@@ -29,7 +29,12 @@ static tn_status need_positive(const tn_gguf *file, const char *key, int32_t lim
     return TN_OK;
 }
 
-static tn_status read_layers(const tn_gguf *file, tn__hparams *h) {
+void tn__hparams_free(tn__hparams *h) {
+    tn_free(h->layers);
+    h->layers = NULL;
+}
+
+static tn_status read_layers(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
     h->layers = tn_calloc((size_t)h->n_layer, sizeof *h->layers);
     if (!h->layers) return TN_E_NOMEM;
     for (int32_t i = 0; i < h->n_layer; i++) {
@@ -38,7 +43,10 @@ static tn_status read_layers(const tn_gguf *file, tn__hparams *h) {
         l->n_head_kv =
             (int32_t)tn_gguf_get_u32_at(file, KEY("attention.head_count_kv"), (uint64_t)i, (uint32_t)l->n_head);
         l->n_ff = (int32_t)tn_gguf_get_u32_at(file, KEY("feed_forward_length"), (uint64_t)i, 0);
-        if (l->n_head <= 0 || l->n_head > 65536 || l->n_head_kv <= 0 || l->n_head % l->n_head_kv)
+        /* In a hybrid model a layer without heads does not attend. */
+        const bool attends = !tn__arch_has(arch, TN_ARCH_HYBRID) || (l->n_head > 0 && l->n_head_kv > 0);
+        if (!attends) l->n_head_kv = 0;
+        if (attends && (l->n_head <= 0 || l->n_head > 65536 || l->n_head_kv <= 0 || l->n_head % l->n_head_kv))
             return tn_fail(TN_E_FORMAT, "%s: layer %d has %d heads and %d key/value heads", tn_gguf_path(file), i,
                            l->n_head, l->n_head_kv);
         if (l->n_ff < 0 || l->n_ff > 1 << 24)
@@ -88,6 +96,8 @@ static tn_status read_experts(const tn_gguf *file, const tn_arch *arch, tn__hpar
     h->gating = gating == 2 ? TN__GATING_SIGMOID : gating == 3 ? TN__GATING_SOFTMAX_OF_CHOSEN : TN__GATING_SOFTMAX;
     h->norm_expert_weights = arch->experts_sum_to_one || tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
     h->expert_scale = get_float(file, "expert_weights_scale", 0);
+    const int32_t n_dense = get_int(file, "leading_dense_block_count", 0);
+    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].moe = i >= n_dense;
     return TN_OK;
 }
 
@@ -107,12 +117,12 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     memset(h, 0, sizeof *h);
     TN_TRY(need_positive(file, "block_count", 65536, &h->n_layer));
     /* Every layer has tensors, so a file with few cannot claim many layers. */
-    if ((uint64_t)h->n_layer > tn_gguf_tensor_count(file))
+    if (tn_gguf_tensor_count(file) && (uint64_t)h->n_layer > tn_gguf_tensor_count(file))
         return tn_fail(TN_E_FORMAT, "%s: %s is %d, but the file has only %llu tensors", tn_gguf_path(file),
                        KEY("block_count"), h->n_layer, (unsigned long long)tn_gguf_tensor_count(file));
     TN_TRY(need_positive(file, "embedding_length", 1 << 24, &h->n_embd));
     TN_TRY(need_positive(file, "context_length", INT32_MAX, &h->n_ctx_train));
-    TN_TRY(read_layers(file, h));
+    TN_TRY(read_layers(file, arch, h));
 
     const tn_gguf_tensor *embd = tn_gguf_find_tensor(file, "token_embd.weight");
     const tn_gguf_arr *tokens = tn_gguf_get_arr(file, "tokenizer.ggml.tokens");
@@ -124,7 +134,9 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
                        "%s: the size of the vocabulary is unknown: no tokens, no vocab_size, no token_embd.weight",
                        tn_gguf_path(file));
 
-    int32_t n_head = h->layers[0].n_head;
+    int32_t n_head = 1; /* of the first layer that attends */
+    for (int32_t i = 0; i < h->n_layer && n_head == 1; i++)
+        if (h->layers[i].n_head > 0) n_head = h->layers[i].n_head;
     if (h->n_embd % n_head && !tn_gguf_find(file, KEY("attention.key_length")))
         return tn_fail(TN_E_FORMAT, "%s: a width of %d is not a multiple of %d heads", tn_gguf_path(file), h->n_embd,
                        n_head);
@@ -136,6 +148,11 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
         return tn_fail(TN_E_FORMAT, "%s: heads of %d (k) and %d (v) elements with %d rotated are not valid",
                        tn_gguf_path(file), h->head_k, h->head_v, h->n_rot);
     if (h->n_rot == 0) h->n_rot = h->head_k;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        h->layers[i].head_k = h->head_k;
+        h->layers[i].head_v = h->head_v;
+        h->layers[i].n_rot = h->n_rot;
+    }
 
     h->norm_eps = get_float(file,
                             tn__arch_has(arch, TN_ARCH_LAYER_NORM) ? "attention.layer_norm_epsilon"

@@ -25,6 +25,7 @@ static bool uses_group(const input_context *c, int group) {
 }
 static bool has_rows_full(const input_context *c) { return uses_group(c, TN__CACHE_FULL); }
 static bool has_rows_window(const input_context *c) { return uses_group(c, TN__CACHE_WINDOW); }
+static bool has_steps(const input_context *c) { return !tn__moves_cells(c->shape) && c->kv->states.n_rows > 0; }
 static bool has_output_rows(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->shape.n_outputs < c->shape.n_tokens;
 }
@@ -61,6 +62,11 @@ static void stage_query_scales(const tn__micro_batch *b, void *to) {
 static void stage_rows_full(const tn__micro_batch *b, void *to) { stage_list(b, b->rows[TN__CACHE_FULL], -1, to); }
 static void stage_rows_window(const tn__micro_batch *b, void *to) {
     stage_list(b, b->rows[TN__CACHE_WINDOW], -1, to);
+}
+static void stage_steps(const tn__micro_batch *b, void *to) {
+    tn__step *steps = to;
+    memcpy(steps, b->steps, (size_t)b->n * sizeof *steps);
+    for (int32_t i = b->n; i < b->padded; i++) steps[i] = (tn__step){-1, -1, TN__STEP_PADDING, -1};
 }
 static void stage_output_rows(const tn__micro_batch *b, void *to) {
     memcpy(to, b->out_rows, (size_t)b->n_outputs * sizeof *b->out_rows);

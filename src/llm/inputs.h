@@ -16,6 +16,7 @@ enum { TN__TOKENS = -1, TN__OUTPUTS = -2 };
     X(QUERY_SCALES, query_scales, "query_scales", F32, 1, 1, TN__TOKENS)                                             \
     X(ROWS_FULL, rows_full, "rows.0", I32, TN__TOKENS)                                                               \
     X(ROWS_WINDOW, rows_window, "rows.1", I32, TN__TOKENS)                                                           \
+    X(STEPS, steps, "steps", I32, 4, TN__TOKENS)                                                                     \
     X(OUTPUT_ROWS, output_rows, "outputs", I32, TN__OUTPUTS)                                                         \
     X(MOVE_FROM, move_from, "cells.from", I32, TN__TOKENS)                                                           \
     X(MOVE_TO, move_to, "cells.to", I32, TN__TOKENS)                                                                 \
@@ -66,6 +67,7 @@ typedef struct tn__micro_batch {
     const tn_token *tokens;
     const int32_t *positions, *seqs;
     const int32_t *rows[TN__CACHE_GROUPS]; /* the tokens' cells */
+    const tn__step *steps;                 /* of recurrent layers */
     const int32_t *out_rows;               /* of the graph's outputs, all of them */
     int32_t n_outputs;
     /* Of graphs that move cells: n entries each. */

@@ -70,7 +70,7 @@ void tn_model_close(tn_model *m) {
     tn_arena_free(m->arena);
     tn_free(m->all);
     tn_free(m->w.layers);
-    tn_free(m->h.layers);
+    tn__hparams_free(&m->h);
     tn_gguf_close(m->file);
     tn_free(m);
 }

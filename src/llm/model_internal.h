@@ -21,8 +21,15 @@ typedef enum tn__gating {
     TN__GATING_SOFTMAX_OF_CHOSEN = 3
 } tn__gating;
 
+struct tn__mixer;
+
 typedef struct tn__layer_hparams {
     int32_t n_head, n_head_kv, n_ff;
+    int32_t head_k, head_v; /* elements of a head */
+    int32_t n_rot;          /* elements of a head that RoPE rotates */
+    bool moe;               /* a mixture of experts instead of a dense feed-forward part */
+    /* What mixes tokens in this layer; NULL: attention (parts/attention.c). */
+    const struct tn__mixer *mixer;
     int32_t window; /* positions that attention sees; 0: all */
     bool no_rope;
     float rope_base, rope_scale;
@@ -30,8 +37,7 @@ typedef struct tn__layer_hparams {
 
 typedef struct tn__hparams {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer;
-    int32_t head_k, head_v; /* elements of a head */
-    int32_t n_rot;          /* elements of a head that RoPE rotates */
+    int32_t head_k, head_v, n_rot; /* of layers that do not say otherwise */
     tn__layer_hparams *layers;
     float norm_eps;
     tn__rope_scaling rope_scaling;
@@ -53,6 +59,23 @@ typedef struct tn__hparams {
     tn_pooling pooling;
 } tn__hparams;
 
+/* What mixes the tokens of a layer, where that is not attention alone. */
+struct tn__builder;
+struct tn__layer_memory;
+typedef struct tn__mixer {
+    const char *name;
+    bool attends; /* it also has the tensors and the cells of attention */
+    /* Adds what a layer needs of sequence memory; NULL: nothing beyond the cells of attention. */
+    void (*memory)(const tn__hparams *h, int32_t il, struct tn__layer_memory *memory);
+    /* From the normalised input of the layer to what is added to the residual. */
+    tn_tensor *(*build)(struct tn__builder *b, int32_t il, tn_tensor *x);
+} tn__mixer;
+
+static inline bool tn__layer_attends(const tn__layer_hparams *l) {
+    return l->n_head > 0 && l->n_head_kv > 0 && (!l->mixer || l->mixer->attends);
+}
+static inline bool tn__layer_feeds(const tn__layer_hparams *l) { return l->moe || l->n_ff > 0; }
+
 /* ---- Weights ---- */
 
 /* One tensor of the file. */
@@ -73,25 +96,25 @@ typedef enum tn__residual {
     TN__RESIDUAL_POST_NORM      /* SERIAL, with norms after the sums instead of before each part (bert) */
 } tn__residual;
 
-/* A row of the architecture table: the public part, and what only the builder of graphs (build.c) needs. */
+/* A row of the architecture table: the public part, and what only the builder of graphs (build/graph.c) needs. */
 typedef struct tn__arch {
     tn_arch info;
     tn_rope_mode rope;
     tn__residual residual;
     tn_op activation; /* of the gate; with TN_ARCH_NO_GATE a unary op */
     bool norm_qk_after_rope;
-    bool either_ffn;            /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
-    bool ffn_scales;            /* scales of feed-forward matrices are applied where a file has them */
-    bool parallel_without_norm; /* a layer without a feed-forward norm is TN__RESIDUAL_PARALLEL */
+    bool either_ffn; /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
+    bool ffn_scales; /* scales of feed-forward matrices are applied where a file has them */
     /* Reads the keys that only this family has, after the common ones; may be NULL. */
     tn_status (*read)(const tn_gguf *file, tn__hparams *h);
+    /* Builds a layer, where it is not what the shared builder (build/graph.c) makes of the switches above; NULL: that
+     * does. From the state before the layer to the state after it. */
+    tn_tensor *(*layer)(struct tn__builder *b, int32_t il, tn_tensor *x);
     /* Moves tensors whose name means something else in this family; may be NULL. */
     void (*adjust)(const tn__hparams *h, tn__weights *w);
 } tn__arch;
 
-static inline bool tn__arch_has(const tn__arch *arch, tn_arch_trait trait) {
-    return (arch->info.traits & (uint32_t)trait) != 0;
-}
+static inline bool tn__arch_has(const tn__arch *arch, uint64_t trait) { return (arch->info.traits & trait) != 0; }
 const tn__arch *tn__arch_find(const char *name);
 
 /* ---- The model ---- */
@@ -123,7 +146,9 @@ struct tn_model {
     uint64_t identity; /* see identity_of in model.c */
 };
 
+/* After a failure, too, tn__hparams_free frees what was read. */
 tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparams *h);
+void tn__hparams_free(tn__hparams *h);
 /* Makes a tensor for each one in the file and checks names, shapes and that none is missing. */
 tn_status tn__weights_find(tn_model *model);
 

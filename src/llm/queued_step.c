@@ -16,6 +16,7 @@ bool tn__queued_step_possible(const tn_session_plan *p) {
     const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)p->kv.argmax_device));
     if (!caps.async || !caps.events || p->params.embeddings || !p->model->h.causal) return false;
     if (p->kv.groups[TN__CACHE_WINDOW].n_pages) return false; /* taking a cell there frees others */
+    if (p->kv.states.n_rows) return false;                    /* the steps' rows change from token to token */
     for (int32_t i = 0; i < p->model->h.n_layer + 2; i++)
         if (p->placement.device_of_layer[i] != p->kv.argmax_device) return false;
     return true;
@@ -126,7 +127,7 @@ bool tn__queued_step_matches(const tn_session *s, tn_token token) {
 tn_status tn__queued_step_take(tn_session *s, int32_t step[2]) {
     tn__queued_step *q = &s->queued;
     const int buffer = q->current;
-    TN_TRY(tn__kv_take(&s->plan->kv, 1, s->staging.positions, s->staging.seqs, s->staging.rows));
+    TN_TRY(tn__kv_take(&s->plan->kv, 1, s->staging.positions, s->staging.seqs, s->staging.rows, s->staging.steps));
     if (s->staging.rows[TN__CACHE_FULL][0] != q->buffers[buffer].row)
         return tn_fail(TN_E_INTERNAL, "a queued step wrote another cell than its own");
     if (s->prefixes.n)

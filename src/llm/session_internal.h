@@ -14,6 +14,7 @@ typedef struct tn__staging {
     bool *wanted; /* rows whose results are to be kept */
     /* Cells of one micro-batch; of all micro-batches where several are in flight. */
     int32_t *rows[TN__CACHE_GROUPS];
+    tn__step *steps;               /* of the same tokens */
     int32_t *out_rows;             /* of one micro-batch */
     void *values[TN__INPUT_COUNT]; /* of a graph's inputs */
     int32_t move_from[TN__MOVE_CELLS], move_to[TN__MOVE_CELLS], move_delta[TN__MOVE_CELLS];

@@ -24,6 +24,7 @@ static size_t lay_out_staging(const tn_session_params *p, bool pipelined, char *
     s->out_rows = take_part(block, &used, n * sizeof *s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
         s->rows[g] = take_part(block, &used, (pipelined ? b : n) * sizeof *s->rows[g]);
+    s->steps = take_part(block, &used, (pipelined ? b : n) * sizeof *s->steps);
     for (int i = 0; i < TN__INPUT_COUNT; i++)
         s->values[i] = take_part(block, &used, tn__input_bytes((tn__input)i, largest));
     return used;

@@ -6,56 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a dimension must be; -1: any size. *other receives a second accepted size, or 0. */
-static int64_t expected_size(const tn_model *m, int32_t layer, tn__dim dim, int64_t *other) {
-    static const tn__layer_hparams none;
-    const tn__hparams *h = &m->h;
-    const tn__layer_hparams *l = layer >= 0 && layer < h->n_layer ? &h->layers[layer] : &none;
-    const tn_arch_sizes sizes = {.width = h->n_embd,
-                                 .vocab = h->n_vocab,
-                                 .context = h->n_ctx_train,
-                                 .heads = l->n_head,
-                                 .kv_heads = l->n_head_kv,
-                                 .head_k = h->head_k,
-                                 .head_v = h->head_v,
-                                 .ffn = l->n_ff,
-                                 .experts = h->n_expert,
-                                 .expert_ffn = h->n_ff_expert,
-                                 .shared_ffn = h->n_ff_shared,
-                                 .token_types = h->n_token_types};
-    *other = 0;
-    switch (dim) {
-    case TN__DIM_NONE: return 1;
-    case TN__DIM_ANY:
-    case TN__DIM_Q_NORM:
-    case TN__DIM_K_NORM:
-    case TN__DIM_Q_NORM_HEADS:
-    case TN__DIM_K_NORM_HEADS:
-    case TN__DIM_HALF_ROTATED: return -1;
-    case TN__DIM_FF_SHARED:
-        if (h->n_ff_shared == 0) return -1;
-        break;
-    case TN__DIM_TYPES:
-        if (h->n_token_types == 0) return -1;
-        break;
-    case TN__DIM_UP: *other = 2 * (int64_t)l->n_ff; return l->n_ff; /* every family may have gate and up in one */
-    default: break;
-    }
-    return tn__dim_size(dim, m->arch->info.traits, &sizes);
+static tn__tensor_context context_of(const tn_model *m, int32_t layer) {
+    return (tn__tensor_context){.f = m->arch->info.traits,
+                                .h = &m->h,
+                                .l = &m->h.layers[layer >= 0 && layer < m->h.n_layer ? layer : 0],
+                                .file = true};
 }
 
 static tn_status check_weight_shape(const tn_model *m, const tn_gguf_tensor *info, const tn__tensor_row *row,
                                     int32_t layer) {
+    const tn__tensor_context context = context_of(m, layer);
+    int64_t ne[4] = {1, 1, 1, 1};
+    row->dims(&context, ne);
     for (int i = 0; i < 4; i++) {
-        int64_t other = 0, size = i < 3 ? expected_size(m, layer, row->dims[i], &other) : 1;
-        if (size < 0 || info->ne[i] == size || (other && info->ne[i] == other)) continue;
+        if (ne[i] == TN__ANY || info->ne[i] == ne[i]) continue;
         char text[128];
         size_t used = 0;
-        for (int d = 0; d < 3 && (d == 0 || row->dims[d] != TN__DIM_NONE); d++) {
-            int64_t value = expected_size(m, layer, row->dims[d], &other);
-            used += (size_t)snprintf(text + used, sizeof text - used, value < 0 ? "%s?" : "%s%lld", d ? "," : "",
-                                     (long long)value);
-        }
+        for (int d = 0; d < row->n_dims; d++)
+            used += (size_t)snprintf(text + used, sizeof text - used, ne[d] < 0 ? "%s?" : "%s%lld", d ? "," : "",
+                                     (long long)ne[d]);
         return tn_fail(TN_E_SHAPE, "%s: tensor '%s' is [%lld,%lld,%lld,%lld], the %s architecture needs [%s]",
                        tn_gguf_path(m->file), info->name, (long long)info->ne[0], (long long)info->ne[1],
                        (long long)info->ne[2], (long long)info->ne[3], m->arch->info.name, text);
@@ -122,18 +91,18 @@ static tn_status missing_weight(const tn_model *m, int32_t layer, const char *na
     return tn_fail(TN_E_FORMAT, "%s: tensor '%s%s.weight' is missing", tn_gguf_path(m->file), prefix, name);
 }
 
-/* The norms that the architecture's layers have, and sinks. */
-static tn_status check_norms(const tn_model *m, int32_t i) {
-    static const tn_arch_sizes dense;
+/* The norms that the layer must have, sinks, and the tensors of its mixer. */
+static tn_status check_rows(const tn_model *m, int32_t i) {
+    const tn__tensor_context context = context_of(m, i);
     const tn__layer *l = &m->w.layers[i];
     for (size_t r = 0; r < tn__n_layer_rows; r++) {
         const tn__tensor_row *row = &tn__layer_rows[r];
         const size_t stem = strlen(row->name) - strlen(".weight");
         tn_tensor *tensor;
         memcpy(&tensor, (const char *)l + row->offset, sizeof tensor);
-        if (tensor || !row->present(m->arch->info.traits, &dense)) continue;
-        if (row->kind != TN_ARCH_NORM && row->offset != offsetof(tn__layer, sinks)) continue;
-        if (row->offset == offsetof(tn__layer, ffn_norm) && m->arch->parallel_without_norm) continue;
+        if (tensor || row->present(&context) != true) continue;
+        const bool variants = r < tn__n_common_layer_rows && row->kind != TN_ARCH_NORM;
+        if (variants && row->offset != offsetof(tn__layer, sinks)) continue; /* see check_matrices */
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)stem, row->name);
         return missing_weight(m, i, name);
@@ -141,15 +110,22 @@ static tn_status check_norms(const tn_model *m, int32_t i) {
     return TN_OK;
 }
 
-/* The matrices. Every family may have q, k and v in one matrix or in three. */
-static tn_status check_matrices(const tn_model *m, int32_t i) {
+/* The matrices of attention. Every family may have q, k and v in one matrix or in three. */
+static tn_status check_attention(const tn_model *m, int32_t i) {
     const tn__layer *l = &m->w.layers[i];
-    bool gated = !tn__arch_has(m->arch, TN_ARCH_NO_GATE);
+    if (!tn__layer_attends(&m->h.layers[i])) return TN_OK;
     if (!l->wq && !l->wqkv)
         return missing_weight(m, i, tn__arch_has(m->arch, TN_ARCH_FUSED_QKV) ? "attn_qkv" : "attn_q");
     if (l->wq && !l->wqkv && !l->wk) return missing_weight(m, i, "attn_k");
     if (l->wq && !l->wqkv && !l->wv) return missing_weight(m, i, "attn_v");
-    if (!l->wo) return missing_weight(m, i, "attn_output");
+    return l->wo ? TN_OK : missing_weight(m, i, "attn_output");
+}
+
+static tn_status check_feed_forward(const tn_model *m, int32_t i) {
+    const tn__layer *l = &m->w.layers[i];
+    const int64_t n_ff = m->h.layers[i].n_ff;
+    bool gated = !tn__arch_has(m->arch, TN_ARCH_NO_GATE);
+    if (!tn__layer_feeds(&m->h.layers[i])) return TN_OK;
     const bool moe = tn__arch_has(m->arch, TN_ARCH_EXPERTS);
     if (l->router && !moe && !m->arch->either_ffn) return missing_weight(m, i, "ffn_up");
     if (!l->router && moe && !m->arch->either_ffn) return missing_weight(m, i, "ffn_gate_inp");
@@ -157,15 +133,19 @@ static tn_status check_matrices(const tn_model *m, int32_t i) {
         if (!l->up_exps) return missing_weight(m, i, "ffn_up_exps");
         if (!l->down_exps) return missing_weight(m, i, "ffn_down_exps");
         if (gated && !l->gate_exps) return missing_weight(m, i, "ffn_gate_exps");
-        if (l->up_shexp && !l->gate_shexp) return missing_weight(m, i, "ffn_gate_shexp");
+        if (gated && l->up_shexp && !l->gate_shexp) return missing_weight(m, i, "ffn_gate_shexp");
         if (l->up_shexp && !l->down_shexp) return missing_weight(m, i, "ffn_down_shexp");
         return TN_OK;
     }
     if (!l->ffn_up) return missing_weight(m, i, l->up_exps || l->down_exps ? "ffn_gate_inp" : "ffn_up");
     if (!l->ffn_down) return missing_weight(m, i, "ffn_down");
+    if (l->ffn_up->ne[1] != n_ff && l->ffn_up->ne[1] != 2 * n_ff)
+        return tn_fail(TN_E_SHAPE,
+                       "%s: tensor '%s' has %lld rows; the %s architecture needs %lld, or %lld with gate and up",
+                       tn_gguf_path(m->file), l->ffn_up->name, (long long)l->ffn_up->ne[1], m->arch->info.name,
+                       (long long)n_ff, (long long)(2 * n_ff));
     /* Without ffn_gate, ffn_up must hold gate and up. */
-    return gated && !l->ffn_gate && l->ffn_up->ne[1] == m->h.layers[i].n_ff ? missing_weight(m, i, "ffn_gate")
-                                                                            : TN_OK;
+    return gated && !l->ffn_gate && l->ffn_up->ne[1] == n_ff ? missing_weight(m, i, "ffn_gate") : TN_OK;
 }
 
 static tn_status check_complete(const tn_model *m) {
@@ -173,8 +153,9 @@ static tn_status check_complete(const tn_model *m) {
     if (!m->w.out_norm && !tn__arch_has(m->arch, TN_ARCH_BARE_NORMS) && !tn__arch_has(m->arch, TN_ARCH_ENCODER))
         return missing_weight(m, -1, "output_norm");
     for (int32_t i = 0; i < m->h.n_layer; i++) {
-        TN_TRY(check_norms(m, i));
-        TN_TRY(check_matrices(m, i));
+        TN_TRY(check_rows(m, i));
+        TN_TRY(check_attention(m, i));
+        TN_TRY(check_feed_forward(m, i));
     }
     return TN_OK;
 }

@@ -1,8 +1,12 @@
-/* Code of single families, for the table of architectures. */
+/* The lists of architectures, and code that several of them use. */
 #ifndef TN_LLM_ARCH_FAMILIES_H
 #define TN_LLM_ARCH_FAMILIES_H
 
 #include "llm/model_internal.h"
+
+/* Lists of architectures, ended by a row without a name. A file of this folder holds one list with the functions that
+ * only its rows use. */
+extern const tn__arch tn__transformers[];
 
 /* For tn__arch.read. */
 tn_status tn__read_mistral3(const tn_gguf *file, tn__hparams *h);

@@ -1,121 +1,152 @@
 /* Which tensors a model has, and how large they are. */
 #include "llm/arch/tensors.h"
 
+#include "llm/model_internal.h"
+
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The words of the table's dimensions … */
-#define D1(a)                                                                                                        \
-    { TN__DIM_##a }
-#define D2(a, b)                                                                                                     \
-    { TN__DIM_##a, TN__DIM_##b }
-#define D3(a, b, c)                                                                                                  \
-    { TN__DIM_##a, TN__DIM_##b, TN__DIM_##c }
-/* … and conditions. No family without weights in its norms has other norms than those below. */
-#define HAS(trait) (f & TN_ARCH_##trait)
-#define OPTIONAL false
-#define PRE_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER) && !HAS(NO_PRE_NORMS))
-#define FFN_NORM (PRE_NORM && !HAS(NO_FFN_NORM) && !HAS(SINKS) && !HAS(ATTN_NORM_2))
-#define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER))
-#define ANY_QK_NORM (HAS(QK_NORM) || HAS(QK_NORM_WIDE) || HAS(QK_NORM_HEADS))
-#define SPLIT_QKV !HAS(FUSED_QKV)
-#define OWN_GATE (!HAS(NO_GATE) && !HAS(FUSED_UP))
-#define MOE (s->experts > 0)
-#define DENSE (s->experts == 0)
-#define SHARED (MOE && HAS(SHARED_EXPERT) && s->shared_ffn > 0)
-#define LONG_SHORT (HAS(ROPE_FACTORS) && HAS(ROPE_LONG_SHORT))
+/* ---- Words of the tables ---- */
 
-#define TN_X(member, name, dimensions, kind, condition)                                                              \
-    static bool layer_has_##member(uint32_t f, const tn_arch_sizes *s) {                                             \
-        (void)f, (void)s;                                                                                            \
-        return condition;                                                                                            \
+#define D1(a) a
+#define D2(a, b) a, b
+#define D3(a, b, c) a, b, c
+
+/* Conditions. No family without weights in its norms has other norms than those below. */
+#define HAS(trait) ((c->f & TN_ARCH_##trait) != 0)
+#define OPTIONAL TN__OPTIONAL
+#define USUAL TN__USUAL
+#define EITHER(condition) ((condition) ? USUAL : OPTIONAL) /* models may differ from their family */
+#define ATTENDS tn__layer_attends(l)
+#define PRE_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER) && !HAS(NO_PRE_NORMS))
+#define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !HAS(SINKS) && !HAS(ATTN_NORM_2))
+#define NORM_OF_FFN (HAS_FFN_NORM && HAS(FFN_NORM_OR_PARALLEL) ? USUAL : HAS_FFN_NORM)
+#define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER))
+#define ANY_QK_NORM (ATTENDS && (HAS(QK_NORM) || HAS(QK_NORM_WIDE) || HAS(QK_NORM_HEADS)))
+#define FUSED_QKV (ATTENDS && HAS(FUSED_QKV))
+#define SPLIT_QKV (ATTENDS && !HAS(FUSED_QKV))
+#define OWN_GATE (!HAS(NO_GATE) && !HAS(FUSED_UP))
+#define FEEDS tn__layer_feeds(l)
+#define MOE l->moe
+#define DENSE (!l->moe && l->n_ff > 0)
+#define SHARED (MOE && h->n_ff_shared > 0)
+
+/* Dimensions. */
+#define LOOSE(size) (c->file ? TN__ANY : (size)) /* files may have another size */
+#define GIVEN(size) ((size) > 0 ? (size) : TN__ANY)
+#define ONE 1
+#define ANY TN__ANY
+#define EMBD h->n_embd
+#define VOCAB h->n_vocab
+#define CTX h->n_ctx_train
+#define TYPES GIVEN(h->n_token_types)
+#define HEADS l->n_head
+#define Q ((int64_t)l->n_head * l->head_k) /* all heads of q, k, v together */
+#define K ((int64_t)l->n_head_kv * l->head_k)
+#define V ((int64_t)l->n_head_kv * l->head_v)
+#define QKV (Q + K + V)
+#define ATTN_OUT ((int64_t)l->n_head * l->head_v)
+#define Q_NORM LOOSE(HAS(QK_NORM_WIDE) ? Q : l->head_k) /* a head, or all heads */
+#define K_NORM LOOSE(HAS(QK_NORM_WIDE) ? K : l->head_k)
+#define Q_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) ? HEADS : 0) /* 0: the tensor has one dimension less */
+#define K_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) ? l->n_head_kv : 0)
+#define HALF_ROTATED LOOSE(h->n_rot / 2)
+#define FF l->n_ff
+#define UP LOOSE(HAS(FUSED_UP) ? 2 * (int64_t)l->n_ff : l->n_ff) /* maybe gate and up together: see weights.c */
+#define EXPERT h->n_expert
+#define FF_EXPERT h->n_ff_expert
+#define FF_SHARED GIVEN(h->n_ff_shared)
+
+#define DEFINE_ROW(prefix, member, condition, ...)                                                                   \
+    static void prefix##_dims_##member(const tn__tensor_context *c, int64_t ne[3]) {                                 \
+        const tn__hparams *h = c->h;                                                                                 \
+        const tn__layer_hparams *l = c->l;                                                                           \
+        const int64_t dims[] = {__VA_ARGS__};                                                                        \
+        (void)h, (void)l;                                                                                            \
+        memcpy(ne, dims, sizeof dims);                                                                               \
+    }                                                                                                                \
+    static int prefix##_has_##member(const tn__tensor_context *c) {                                                  \
+        const tn__hparams *h = c->h;                                                                                 \
+        const tn__layer_hparams *l = c->l;                                                                           \
+        (void)h, (void)l;                                                                                            \
+        return (int)(condition);                                                                                     \
     }
+#define COUNT_DIMS_(a, b, c, n, ...) n
+#define COUNT_DIMS(...) COUNT_DIMS_(__VA_ARGS__, 3, 2, 1, 0)
+
+#define TN_X(member, name, dims, kind, condition) DEFINE_ROW(layer, member, condition, dims)
 TN__LAYER_TENSORS(TN_X)
 #undef TN_X
-#define TN_X(member, name, dimensions, kind, condition)                                                              \
-    static bool model_has_##member(uint32_t f, const tn_arch_sizes *s) {                                             \
-        (void)f, (void)s;                                                                                            \
-        return condition;                                                                                            \
-    }
+#define TN_X(member, name, dims, kind, condition) DEFINE_ROW(model, member, condition, dims)
 TN__MODEL_TENSORS(TN_X)
 #undef TN_X
 
 const tn__tensor_row tn__layer_rows[] = {
-#define TN_X(member, name, dimensions, kind, condition)                                                              \
-    {name, offsetof(tn__layer, member), dimensions, TN_ARCH_##kind, layer_has_##member},
+#define TN_X(member, name, dims, kind, condition)                                                                    \
+    {name, offsetof(tn__layer, member), TN_ARCH_##kind, COUNT_DIMS(dims), layer_dims_##member, layer_has_##member},
     TN__LAYER_TENSORS(TN_X)
 #undef TN_X
 };
 const tn__tensor_row tn__model_rows[] = {
-#define TN_X(member, name, dimensions, kind, condition)                                                              \
-    {name, offsetof(tn__weights, member), dimensions, TN_ARCH_##kind, model_has_##member},
+#define TN_X(member, name, dims, kind, condition)                                                                    \
+    {name, offsetof(tn__weights, member), TN_ARCH_##kind, COUNT_DIMS(dims), model_dims_##member, model_has_##member},
     TN__MODEL_TENSORS(TN_X)
 #undef TN_X
 };
+#define TN_X(...) +1
+const size_t tn__n_common_layer_rows = 0 TN__COMMON_TENSORS(TN_X);
+#undef TN_X
 const size_t tn__n_layer_rows = sizeof tn__layer_rows / sizeof *tn__layer_rows;
 const size_t tn__n_model_rows = sizeof tn__model_rows / sizeof *tn__model_rows;
 
-int64_t tn__dim_size(tn__dim dim, uint32_t f, const tn_arch_sizes *s) {
-    const int64_t q = s->heads * s->head_k, k = s->kv_heads * s->head_k, v = s->kv_heads * s->head_v;
-    switch (dim) {
-    case TN__DIM_NONE:
-    case TN__DIM_ANY: return 0;
-    case TN__DIM_ONE: return 1;
-    case TN__DIM_EMBD: return s->width;
-    case TN__DIM_VOCAB: return s->vocab;
-    case TN__DIM_CTX: return s->context;
-    case TN__DIM_TYPES: return s->token_types;
-    case TN__DIM_HEADS: return s->heads;
-    case TN__DIM_Q: return q;
-    case TN__DIM_K: return k;
-    case TN__DIM_V: return v;
-    case TN__DIM_QKV: return q + k + v;
-    case TN__DIM_ATTN_OUT: return s->heads * s->head_v;
-    case TN__DIM_Q_NORM: return HAS(QK_NORM_WIDE) ? q : s->head_k;
-    case TN__DIM_K_NORM: return HAS(QK_NORM_WIDE) ? k : s->head_k;
-    case TN__DIM_Q_NORM_HEADS: return HAS(QK_NORM_HEADS) ? s->heads : 0;
-    case TN__DIM_K_NORM_HEADS: return HAS(QK_NORM_HEADS) ? s->kv_heads : 0;
-    case TN__DIM_HALF_ROTATED: return s->rotated / 2;
-    case TN__DIM_FF: return s->ffn;
-    case TN__DIM_UP: return HAS(FUSED_UP) ? 2 * s->ffn : s->ffn;
-    case TN__DIM_EXPERT: return s->experts;
-    case TN__DIM_FF_EXPERT: return s->expert_ffn;
-    case TN__DIM_FF_SHARED: return s->shared_ffn;
-    }
-    return 0;
-}
-
 bool tn__after_layers(const char *name) { return strncmp(name, "output", 6) == 0 || strncmp(name, "cls", 3) == 0; }
 
-static tn_status visit_row(const tn__tensor_row *row, const char *name, uint32_t traits, const tn_arch_sizes *sizes,
+/* ---- Listing ---- */
+
+static tn_status visit_row(const tn__tensor_row *row, const char *name, const tn__tensor_context *context,
                            tn_arch_tensor_fn fn, void *user) {
-    int64_t ne[3];
-    int n_dims = 0;
-    while (n_dims < 3 && (ne[n_dims] = tn__dim_size(row->dims[n_dims], traits, sizes)) > 0) n_dims++;
-    return fn(user, name, row->kind, n_dims, ne);
+    const int present = row->present(context);
+    int64_t ne[3] = {0};
+    if (!present) return TN_OK;
+    tn_arch_tensor t = {.name = name, .kind = row->kind, .ne = {1, 1, 1, 1}};
+    if (present != true) t.need = present == TN__USUAL ? TN_ARCH_USUAL : TN_ARCH_OPTIONAL;
+    row->dims(context, ne);
+    for (int i = 0; i < row->n_dims && ne[i]; i++) t.ne[t.n_dims++] = ne[i] > 0 ? ne[i] : 0;
+    return t.n_dims ? fn(user, &t) : TN_OK;
 }
 
-static tn_status visit_model_rows(bool after_layers, uint32_t traits, const tn_arch_sizes *sizes,
-                                  tn_arch_tensor_fn fn, void *user) {
-    for (size_t i = 0; i < tn__n_model_rows; i++) {
-        const tn__tensor_row *row = &tn__model_rows[i];
-        if (tn__after_layers(row->name) == after_layers && row->present(traits, sizes))
-            TN_TRY(visit_row(row, row->name, traits, sizes, fn, user));
-    }
+static tn_status visit_model_rows(bool after_layers, const tn__tensor_context *context, tn_arch_tensor_fn fn,
+                                  void *user) {
+    for (size_t i = 0; i < tn__n_model_rows; i++)
+        if (tn__after_layers(tn__model_rows[i].name) == after_layers)
+            TN_TRY(visit_row(&tn__model_rows[i], tn__model_rows[i].name, context, fn, user));
     return TN_OK;
 }
 
-tn_status tn_arch_tensors(uint32_t traits, const tn_arch_sizes *sizes, tn_arch_tensor_fn fn, void *user) {
+static tn_status visit_tensors(const tn__arch *arch, const tn__hparams *h, tn_arch_tensor_fn fn, void *user) {
+    tn__tensor_context context = {.f = arch->info.traits, .h = h, .l = h->layers};
     char name[128];
-    TN_TRY(visit_model_rows(false, traits, sizes, fn, user));
-    for (int64_t layer = 0; layer < sizes->layers; layer++)
+    TN_TRY(visit_model_rows(false, &context, fn, user));
+    for (int32_t layer = 0; layer < h->n_layer; layer++)
         for (size_t i = 0; i < tn__n_layer_rows; i++) {
-            const tn__tensor_row *row = &tn__layer_rows[i];
-            if (!row->present(traits, sizes)) continue;
-            snprintf(name, sizeof name, "blk.%" PRId64 ".%s", layer, row->name);
-            TN_TRY(visit_row(row, name, traits, sizes, fn, user));
+            context.l = &h->layers[layer];
+            snprintf(name, sizeof name, "blk.%" PRId32 ".%s", layer, tn__layer_rows[i].name);
+            TN_TRY(visit_row(&tn__layer_rows[i], name, &context, fn, user));
         }
-    return visit_model_rows(true, traits, sizes, fn, user);
+    context.l = h->layers;
+    return visit_model_rows(true, &context, fn, user);
+}
+
+tn_status tn_arch_tensors(const tn_gguf *metadata, tn_arch_tensor_fn fn, void *user) {
+    if (!metadata || !fn) return tn_fail(TN_E_INVALID, "tn_arch_tensors: NULL argument");
+    const char *name = tn_gguf_get_cstr(metadata, "general.architecture", "");
+    const tn__arch *arch = tn__arch_find(name);
+    if (!arch) return tn_fail(TN_E_UNSUPPORTED, "unknown architecture '%s'", name);
+    tn__hparams h;
+    tn_status status = tn__hparams_read(metadata, arch, &h);
+    if (status == TN_OK) status = visit_tensors(arch, &h, fn, user);
+    tn__hparams_free(&h);
+    return status;
 }

@@ -6,66 +6,42 @@
 #include "tenon/arch.h"
 #include "tenon/tensor.h"
 
-typedef enum tn__dim {
-    TN__DIM_NONE,
-    TN__DIM_ONE,
-    TN__DIM_ANY,
-    TN__DIM_EMBD,
-    TN__DIM_VOCAB,
-    TN__DIM_CTX,
-    TN__DIM_TYPES,
-    TN__DIM_HEADS,
-    TN__DIM_Q, /* all heads of q, k, v together */
-    TN__DIM_K,
-    TN__DIM_V,
-    TN__DIM_QKV,
-    TN__DIM_ATTN_OUT,
-    TN__DIM_Q_NORM, /* a head, or all heads (TN_ARCH_QK_NORM_WIDE) */
-    TN__DIM_K_NORM,
-    TN__DIM_Q_NORM_HEADS, /* absent without TN_ARCH_QK_NORM_HEADS */
-    TN__DIM_K_NORM_HEADS,
-    TN__DIM_HALF_ROTATED,
-    TN__DIM_FF,
-    TN__DIM_UP, /* FF, or gate and up together */
-    TN__DIM_EXPERT,
-    TN__DIM_FF_EXPERT,
-    TN__DIM_FF_SHARED
-} tn__dim;
-
-/* X(member of tn__layer, name in the file after "blk.N.", dimensions, kind, condition). The condition says whether a
- * model has the tensor, from its traits and sizes; tensors.c defines the words of dimensions and conditions. OPTIONAL
- * rows are used where a file has them and never written. A bias and a scale are rows of their own. */
+/* X(member of tn__layer, name in the file after "blk.N.", dimensions, kind, condition). Dimensions and conditions are
+ * expressions in words that tensors.c defines, from the hyper-parameters of the model and of the layer. The condition
+ * is true for a tensor that the layer has, OPTIONAL for one that is used where a file has it, USUAL for one that only
+ * some files lack. A bias and a scale are
+ * rows of their own. A part with a file in parts/ has its rows in its own header. */
 /* clang-format off */
-#define TN__LAYER_TENSORS(X)                                                                                    \
+#define TN__COMMON_TENSORS(X)                                                                                   \
     X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, PRE_NORM)                                                  \
     X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && HAS(NORM_BIAS))                                \
-    X(attn_norm_2, "attn_norm_2.weight", D1(EMBD), NORM, HAS(ATTN_NORM_2))                                      \
-    X(attn_norm_2_b, "attn_norm_2.bias", D1(EMBD), BIAS, HAS(ATTN_NORM_2) && HAS(NORM_BIAS))                    \
-    X(wqkv, "attn_qkv.weight", D2(EMBD, QKV), MATRIX, HAS(FUSED_QKV))                                           \
-    X(bqkv, "attn_qkv.bias", D1(QKV), BIAS, HAS(FUSED_QKV) && HAS(QKV_BIAS))                                    \
+    X(attn_norm_2, "attn_norm_2.weight", D1(EMBD), NORM, EITHER(HAS(ATTN_NORM_2)))                              \
+    X(attn_norm_2_b, "attn_norm_2.bias", D1(EMBD), BIAS, EITHER(HAS(ATTN_NORM_2) && HAS(NORM_BIAS)))            \
+    X(wqkv, "attn_qkv.weight", D2(EMBD, QKV), MATRIX, FUSED_QKV)                                                \
+    X(bqkv, "attn_qkv.bias", D1(QKV), BIAS, EITHER(FUSED_QKV && HAS(QKV_BIAS)))                                 \
     X(sqkv, "attn_qkv.scale", D1(ONE), BIAS, OPTIONAL)                                                          \
     X(wq, "attn_q.weight", D2(EMBD, Q), MATRIX, SPLIT_QKV)                                                      \
-    X(bq, "attn_q.bias", D1(Q), BIAS, SPLIT_QKV && HAS(QKV_BIAS))                                               \
+    X(bq, "attn_q.bias", D1(Q), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sq, "attn_q.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
     X(wk, "attn_k.weight", D2(EMBD, K), MATRIX, SPLIT_QKV)                                                      \
-    X(bk, "attn_k.bias", D1(K), BIAS, SPLIT_QKV && HAS(QKV_BIAS))                                               \
+    X(bk, "attn_k.bias", D1(K), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sk, "attn_k.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
     X(wv, "attn_v.weight", D2(EMBD, V), MATRIX, SPLIT_QKV)                                                      \
-    X(bv, "attn_v.bias", D1(V), BIAS, SPLIT_QKV && HAS(QKV_BIAS))                                               \
+    X(bv, "attn_v.bias", D1(V), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sv, "attn_v.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
-    X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM)                                \
+    X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM ? true : OPTIONAL)                        \
     X(q_norm_b, "attn_q_norm.bias", D2(Q_NORM, Q_NORM_HEADS), BIAS, OPTIONAL)                                   \
-    X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, ANY_QK_NORM)                                \
+    X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, ANY_QK_NORM ? true : OPTIONAL)                        \
     X(k_norm_b, "attn_k_norm.bias", D2(K_NORM, K_NORM_HEADS), BIAS, OPTIONAL)                                   \
-    X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, true)                                               \
-    X(bo, "attn_output.bias", D1(EMBD), BIAS, HAS(OUT_BIAS))                                                    \
+    X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, ATTENDS)                                            \
+    X(bo, "attn_output.bias", D1(EMBD), BIAS, EITHER(HAS(OUT_BIAS)))                                            \
     X(so, "attn_output.scale", D1(ONE), BIAS, OPTIONAL)                                                         \
     X(sinks, "attn_sinks.weight", D1(HEADS), BIAS, HAS(SINKS))                                                  \
     X(attn_out_norm, "attn_output_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                   \
     X(attn_out_norm_b, "attn_output_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))                 \
-    X(attn_post_norm, "post_attention_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS) || HAS(SINKS))              \
-    X(ffn_norm, "ffn_norm.weight", D1(EMBD), NORM, FFN_NORM)                                                    \
-    X(ffn_norm_b, "ffn_norm.bias", D1(EMBD), BIAS, FFN_NORM && HAS(NORM_BIAS))                                  \
+    X(attn_post_norm, "post_attention_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS) || HAS(SINKS))      \
+    X(ffn_norm, "ffn_norm.weight", D1(EMBD), NORM, NORM_OF_FFN)                                                 \
+    X(ffn_norm_b, "ffn_norm.bias", D1(EMBD), BIAS, EITHER(HAS_FFN_NORM && HAS(NORM_BIAS)))                       \
     X(router, "ffn_gate_inp.weight", D2(EMBD, EXPERT), MATRIX, MOE)                                             \
     X(router_b, "ffn_gate_inp.bias", D1(EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                                 \
     X(router_bias, "exp_probs_b.bias", D1(EXPERT), BIAS, OPTIONAL)                                              \
@@ -79,41 +55,44 @@ typedef enum tn__dim {
     X(up_exps_s, "ffn_up_exps.scale", D1(EXPERT), BIAS, OPTIONAL)                                               \
     X(down_exps_s, "ffn_down_exps.scale", D1(EXPERT), BIAS, OPTIONAL)                                           \
     X(shared_router, "ffn_gate_inp_shexp.weight", D1(EMBD), MATRIX, SHARED && HAS(SHARED_GATE))                 \
-    X(gate_shexp, "ffn_gate_shexp.weight", D2(EMBD, FF_SHARED), MATRIX, SHARED)                                 \
+    X(gate_shexp, "ffn_gate_shexp.weight", D2(EMBD, FF_SHARED), MATRIX, SHARED && OWN_GATE)                     \
     X(up_shexp, "ffn_up_shexp.weight", D2(EMBD, FF_SHARED), MATRIX, SHARED)                                     \
     X(down_shexp, "ffn_down_shexp.weight", D2(FF_SHARED, EMBD), MATRIX, SHARED)                                 \
     X(gate_shexp_s, "ffn_gate_shexp.scale", D1(ONE), BIAS, OPTIONAL)                                            \
     X(up_shexp_s, "ffn_up_shexp.scale", D1(ONE), BIAS, OPTIONAL)                                                \
     X(down_shexp_s, "ffn_down_shexp.scale", D1(ONE), BIAS, OPTIONAL)                                            \
     X(ffn_gate, "ffn_gate.weight", D2(EMBD, FF), MATRIX, DENSE && OWN_GATE)                                     \
-    X(ffn_gate_b, "ffn_gate.bias", D1(FF), BIAS, DENSE && OWN_GATE && HAS(FFN_BIAS))                            \
+    X(ffn_gate_b, "ffn_gate.bias", D1(FF), BIAS, EITHER(DENSE && OWN_GATE && HAS(FFN_BIAS)))                    \
     X(ffn_gate_s, "ffn_gate.scale", D1(ONE), BIAS, OPTIONAL)                                                    \
     X(ffn_up, "ffn_up.weight", D2(EMBD, UP), MATRIX, DENSE)                                                     \
-    X(ffn_up_b, "ffn_up.bias", D1(UP), BIAS, DENSE && HAS(FFN_BIAS))                                            \
+    X(ffn_up_b, "ffn_up.bias", D1(UP), BIAS, EITHER(DENSE && HAS(FFN_BIAS)))                                    \
     X(ffn_up_s, "ffn_up.scale", D1(ONE), BIAS, OPTIONAL)                                                        \
     X(ffn_down, "ffn_down.weight", D2(FF, EMBD), MATRIX, DENSE)                                                 \
-    X(ffn_down_b, "ffn_down.bias", D1(EMBD), BIAS, DENSE && HAS(FFN_BIAS))                                      \
+    X(ffn_down_b, "ffn_down.bias", D1(EMBD), BIAS, EITHER(DENSE && HAS(FFN_BIAS)))                              \
     X(ffn_down_s, "ffn_down.scale", D1(ONE), BIAS, OPTIONAL)                                                    \
     X(ffn_act, "ffn_act.scales", D1(FF), BIAS, OPTIONAL)                                                        \
-    X(ffn_post_norm, "post_ffw_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS))                                   \
+    X(ffn_post_norm, "post_ffw_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS))                           \
     X(layer_out_norm, "layer_output_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                 \
     X(layer_out_norm_b, "layer_output_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))               \
     X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)
 
+/* The rows of all parts. Every layer has those of its mixer and of the further parts of its architecture. */
+#define TN__LAYER_TENSORS(X) TN__COMMON_TENSORS(X)
+
 /* X(member of tn__weights, name in the file, dimensions, kind, condition). */
 #define TN__MODEL_TENSORS(X)                                                                                    \
     X(tok_embd, "token_embd.weight", D2(EMBD, VOCAB), EMBEDDING, true)                                          \
-    X(type_embd, "token_types.weight", D2(EMBD, TYPES), EMBEDDING, s->token_types > 0)                          \
-    X(pos_embd, "position_embd.weight", D2(EMBD, CTX), EMBEDDING, HAS(POSITIONS))                               \
+    X(type_embd, "token_types.weight", D2(EMBD, TYPES), EMBEDDING, h->n_token_types > 0)                        \
+    X(pos_embd, "position_embd.weight", D2(EMBD, CTX), EMBEDDING, EITHER(HAS(POSITIONS)))                       \
     X(tok_norm, "token_embd_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                         \
     X(tok_norm_b, "token_embd_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))                       \
-    X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, HAS(ROPE_FACTORS) && !LONG_SHORT)             \
-    X(rope_long, "rope_factors_long.weight", D1(HALF_ROTATED), FACTORS, LONG_SHORT)                             \
-    X(rope_short, "rope_factors_short.weight", D1(HALF_ROTATED), FACTORS, LONG_SHORT)                           \
+    X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                                     \
+    X(rope_long, "rope_factors_long.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                               \
+    X(rope_short, "rope_factors_short.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                             \
     X(out_norm, "output_norm.weight", D1(EMBD), NORM, FINAL_NORM)                                               \
     X(out_norm_b, "output_norm.bias", D1(EMBD), BIAS, FINAL_NORM && HAS(NORM_BIAS))                             \
-    X(output, "output.weight", D2(EMBD, VOCAB), MATRIX, !HAS(TIED) && !HAS(ENCODER))                            \
-    X(output_b, "output.bias", D1(VOCAB), BIAS, HAS(OUTPUT_BIAS))                                               \
+    X(output, "output.weight", D2(EMBD, VOCAB), MATRIX, !HAS(ENCODER) ? EITHER(!HAS(TIED)) : false)                            \
+    X(output_b, "output.bias", D1(VOCAB), BIAS, EITHER(HAS(OUTPUT_BIAS)))                                       \
     X(output_s, "output.scale", D1(ONE), BIAS, OPTIONAL)                                                        \
     X(cls, "cls.weight", D2(EMBD, EMBD), MATRIX, OPTIONAL)                                                      \
     X(cls_b, "cls.bias", D1(EMBD), BIAS, OPTIONAL)                                                              \
@@ -134,19 +113,28 @@ typedef struct tn__weights {
     tn__layer *layers;
 } tn__weights;
 
+/* What dimensions and conditions depend on. */
+typedef struct tn__tensor_context {
+    uint64_t f; /* the architecture's traits */
+    const struct tn__hparams *h;
+    const struct tn__layer_hparams *l; /* of a tensor in a layer */
+    bool file;                         /* the tensor is in a file: dimensions that may vary are TN__ANY */
+} tn__tensor_context;
+enum { TN__ANY = -1 };
+enum { TN__OPTIONAL = 2, TN__USUAL = 3 }; /* conditions beside false and true (TN_ARCH_OPTIONAL, TN_ARCH_USUAL) */
+
 typedef struct tn__tensor_row {
     const char *name;
     size_t offset; /* of the pointer in tn__layer or tn__weights */
-    tn__dim dims[3];
     tn_arch_tensor_kind kind;
-    bool (*present)(uint32_t traits, const tn_arch_sizes *sizes);
+    int n_dims;
+    void (*dims)(const tn__tensor_context *context, int64_t ne[3]);
+    int (*present)(const tn__tensor_context *context);
 } tn__tensor_row;
 
 extern const tn__tensor_row tn__layer_rows[], tn__model_rows[];
-extern const size_t tn__n_layer_rows, tn__n_model_rows;
+extern const size_t tn__n_common_layer_rows, tn__n_layer_rows, tn__n_model_rows;
 
-/* The size that a dimension has in a model; 0: the dimension is absent. */
-int64_t tn__dim_size(tn__dim dim, uint32_t traits, const tn_arch_sizes *sizes);
 /* Whether a tensor outside the layers comes after them. */
 bool tn__after_layers(const char *name);
 

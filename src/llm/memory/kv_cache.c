@@ -7,6 +7,87 @@
 
 /* ---- Tensors ---- */
 
+tn__layer_memory tn__layer_memory_of(const tn__hparams *h, int32_t il) {
+    const tn__layer_hparams *l = &h->layers[il];
+    tn__layer_memory m = {.from = il};
+    if (tn__layer_attends(l)) {
+        m.head_k = l->head_k;
+        m.head_v = l->head_v;
+        m.k = l->n_head_kv * l->head_k;
+        m.v = l->n_head_kv * l->head_v;
+        m.window = l->window;
+    }
+    if (l->mixer && l->mixer->memory) l->mixer->memory(h, il, &m);
+    return m;
+}
+
+/* Sizes the page tables. Layers with a window need pages for the window of every sequence and one micro-batch. They
+ * get a group of their own only where that is less than the context. A model without cells has pages all the same:
+ * they say which tokens a sequence holds. */
+static tn_status size_groups(const tn__kv_params *p, tn__kv *kv) {
+    const tn__hparams *h = &p->model->h;
+    int32_t window = 0;
+    bool any_full = false, recurrent = false;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const tn__layer_memory m = tn__layer_memory_of(h, i);
+        window = TN__MAX(window, m.window);
+        any_full = any_full || (m.k && m.window == 0);
+        recurrent = recurrent || m.state[0] || m.state[1];
+    }
+    tn__page_table full, windows = {0};
+    TN_TRY(tn__page_table_size(&full, p->n_ctx, p->page, 0, p->n_ubatch, p->n_seqs, p->n_kept, p->n_checkpoints,
+                               h->causal));
+    if (window)
+        TN_TRY(tn__page_table_size(&windows, 0, p->page, window, p->n_ubatch, p->n_seqs, p->n_kept, p->n_checkpoints,
+                                   h->causal));
+    const bool use_windows = window > 0 && windows.n_pages < full.n_pages;
+    if (!use_windows || any_full) kv->groups[TN__CACHE_FULL] = full;
+    if (use_windows) kv->groups[TN__CACHE_WINDOW] = windows;
+    if (recurrent) tn__recurrent_size(&kv->states, p->n_seqs, p->n_kept, p->n_checkpoints);
+    return TN_OK;
+}
+
+static tn_tensor *new_cells(tn__kv *kv, tn_type type, int32_t elements, int64_t cells, const char *what, int32_t il) {
+    if (!elements) return NULL;
+    return tn_name(kv->arena, tn_tensor_nd(kv->arena, type, elements, cells), "%s.%d", what, il);
+}
+
+static tn_status new_layer(const tn__kv_params *p, tn__kv *kv, int32_t i) {
+    const tn__layer_memory m = tn__layer_memory_of(&p->model->h, i);
+    tn__kv_layer *l = &kv->layers[i];
+    l->from = m.from;
+    l->device = p->device_of_layer[i];
+    l->group = kv->groups[TN__CACHE_WINDOW].n_pages && m.window ? TN__CACHE_WINDOW : TN__CACHE_FULL;
+    for (int k = 0; k < TN__STATE_TENSORS; k++)
+        if (m.state[k])
+            l->state[k] = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_F32, m.state[k], kv->states.n_rows),
+                                  "state_%d.%d", k, i);
+    if (m.from != i) { /* an earlier layer's cells */
+        const tn__kv_layer *owner = &kv->layers[m.from];
+        l->k = owner->k, l->v = owner->v, l->x = owner->x;
+        l->group = owner->group, l->device = owner->device;
+        l->rotate_k = owner->rotate_k, l->rotate_v = owner->rotate_v;
+    } else if (m.k) {
+        const int64_t cells = tn__page_table_cells(&kv->groups[l->group]);
+        tn__cache_format f;
+        TN_TRY(tn__cache_format_of(p->session, m.head_k, m.head_v, m.window > 0, &f));
+        l->rotate_k = f.rotate_k;
+        l->rotate_v = f.rotate_v;
+        l->k = new_cells(kv, f.k, m.k, cells, "cache_k", i);
+        l->v = new_cells(kv, f.v, m.v, cells, "cache_v", i);
+        l->x = new_cells(kv, TN_F32, m.x, cells, "cache_x", i);
+    }
+    tn_tensor **table = &kv->tables[(size_t)l->group * p->n_devices + (size_t)l->device];
+    if (l->k && !*table)
+        *table = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 4, 1 + kv->groups[l->group].max_runs, p->n_seqs),
+                         "pages.%d", l->group);
+    tn_tensor **factors = &kv->factors[p->device_of_layer[i]];
+    if (p->factors && p->device_of_layer[i] != p->factors_device && !*factors)
+        *factors = tn_name(kv->arena, tn_tensor_new(kv->arena, p->factors->type, p->factors->n_dims, p->factors->ne),
+                           "rope_factors");
+    return TN_OK;
+}
+
 tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     const tn__hparams *h = &p->model->h;
     memset(kv, 0, sizeof *kv);
@@ -18,61 +99,33 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     kv->factors = tn_calloc(p->n_devices, sizeof(tn_tensor *));
     kv->factors_from = p->factors;
     if (!kv->layers || !kv->tables || !kv->factors) return TN_E_NOMEM;
-
-    /* Layers with a window need pages for the window of every sequence and one micro-batch. They get a group of their
-     * own only where that is less than the context. */
-    int32_t window = 0;
-    bool any_full = false;
-    for (int32_t i = 0; i < h->n_layer; i++) {
-        if (h->layers[i].window > window) window = h->layers[i].window;
-        any_full = any_full || h->layers[i].window == 0;
-    }
-    tn__page_table full, windows = {0};
-    TN_TRY(tn__page_table_size(&full, p->n_ctx, p->page, 0, p->n_ubatch, p->n_seqs, p->n_kept, p->n_checkpoints,
-                               h->causal));
-    if (window)
-        TN_TRY(tn__page_table_size(&windows, 0, p->page, window, p->n_ubatch, p->n_seqs, p->n_kept, p->n_checkpoints,
-                                   h->causal));
-    const bool use_windows = window > 0 && windows.n_pages < full.n_pages;
-    if (!use_windows || any_full) kv->groups[TN__CACHE_FULL] = full;
-    if (use_windows) kv->groups[TN__CACHE_WINDOW] = windows;
-
-    size_t n_tensors = 2 * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices + 1;
+    TN_TRY(size_groups(p, kv));
+    size_t n_tensors = TN__LAYER_TENSORS_MOST * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices + 1;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n_tensors, 0), .no_alloc = true}, &kv->arena));
-    for (int32_t i = 0; i < h->n_layer; i++) {
-        tn__kv_layer *l = &kv->layers[i];
-        l->group = use_windows && h->layers[i].window ? TN__CACHE_WINDOW : TN__CACHE_FULL;
-        l->device = p->device_of_layer[i];
-        int64_t cells = tn__page_table_cells(&kv->groups[l->group]), heads = h->layers[i].n_head_kv;
-        tn__cache_format f;
-        TN_TRY(tn__cache_format_of(p->session, h->head_k, h->head_v, h->layers[i].window > 0, &f));
-        l->rotate_k = f.rotate_k;
-        l->rotate_v = f.rotate_v;
-        l->k = tn_name(kv->arena, tn_tensor_nd(kv->arena, f.k, heads * h->head_k, cells), "cache_k.%d", i);
-        l->v = tn_name(kv->arena, tn_tensor_nd(kv->arena, f.v, heads * h->head_v, cells), "cache_v.%d", i);
-        tn_tensor **table = &kv->tables[(size_t)l->group * p->n_devices + (size_t)l->device];
-        if (!*table)
-            *table =
-                tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 4, 1 + kv->groups[l->group].max_runs, p->n_seqs),
-                        "pages.%d", l->group);
-        tn_tensor **factors = &kv->factors[l->device];
-        if (p->factors && l->device != p->factors_device && !*factors)
-            *factors =
-                tn_name(kv->arena, tn_tensor_new(kv->arena, p->factors->type, p->factors->n_dims, p->factors->ne),
-                        "rope_factors");
-    }
+    for (int32_t i = 0; i < h->n_layer; i++) TN_TRY(new_layer(p, kv, i));
     kv->argmax = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 2), "argmax");
     kv->argmax_device = p->output_device;
     return tn_arena_status(kv->arena);
 }
 
-size_t tn__kv_tensor_count(const tn__kv *kv) { return 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2; }
+tn_tensor *tn__kv_layer_tensor(const tn__kv *kv, int32_t layer, int i) {
+    const tn__kv_layer *l = &kv->layers[layer];
+    if (i >= TN__CELL_TENSORS) return l->state[i - TN__CELL_TENSORS];
+    return l->from != layer ? NULL : i == 0 ? l->k : i == 1 ? l->v : l->x;
+}
+
+size_t tn__kv_tensor_count(const tn__kv *kv) {
+    return TN__LAYER_TENSORS_MOST * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2;
+}
 tn_tensor *tn__kv_tensor(const tn__kv *kv, size_t device, size_t i) {
-    if (i < 2 * (size_t)kv->n_layer) {
-        const tn__kv_layer *l = &kv->layers[i / 2];
-        return (size_t)l->device != device ? NULL : i % 2 ? l->v : l->k;
+    const size_t in_layers = TN__LAYER_TENSORS_MOST * (size_t)kv->n_layer;
+    if (i < in_layers) {
+        const int32_t layer = (int32_t)(i / TN__LAYER_TENSORS_MOST);
+        return (size_t)kv->layers[layer].device != device
+                   ? NULL
+                   : tn__kv_layer_tensor(kv, layer, (int)(i % TN__LAYER_TENSORS_MOST));
     }
-    size_t group = i - 2 * (size_t)kv->n_layer;
+    size_t group = i - in_layers;
     if (group < TN__CACHE_GROUPS) return kv->tables[group * kv->n_devices + device];
     if (group == TN__CACHE_GROUPS) return kv->factors[device];
     return (size_t)kv->argmax_device == device ? kv->argmax : NULL;
@@ -97,7 +150,7 @@ static tn_status measure_allocation(const tn__kv *kv, size_t device, tn_buffer_t
 }
 
 tn_status tn__kv_host_bytes(const tn__kv *kv, size_t *bytes) {
-    *bytes = 0;
+    TN_TRY(tn__recurrent_bytes(&kv->states, bytes));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         size_t table;
         TN_TRY(tn__page_table_bytes(&kv->groups[g], &table));
@@ -153,6 +206,7 @@ static tn_status allocate_tensors(tn__kv *kv, size_t device, tn_buffer_type *typ
 
 tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) TN_TRY(tn__page_table_allocate(&kv->groups[g]));
+    TN_TRY(tn__recurrent_allocate(&kv->states));
     for (size_t d = 0; d < kv->n_devices; d++) {
         for (size_t begin = 0, end, size; begin < tn__kv_tensor_count(kv); begin = end) {
             TN_TRY(measure_allocation(kv, d, types[d], begin, &end, &size));
@@ -166,6 +220,7 @@ tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
 void tn__kv_free(tn__kv *kv) {
     for (size_t i = 0; i < kv->n_buffers; i++) tn_buffer_free(kv->buffers[i].buffer);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn__page_table_free(&kv->groups[g]);
+    tn__recurrent_free(&kv->states);
     tn_arena_free(kv->arena);
     tn_free(kv->buffers);
     tn_free(kv->tables);
@@ -176,14 +231,22 @@ void tn__kv_free(tn__kv *kv) {
 
 /* ---- Page tables ---- */
 
-tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows) {
+static void give_back_cells(tn__page_table *t, int32_t n, const int32_t *positions, const int32_t *seqs) {
+    for (int32_t i = 0; t->n_pages && i < n; i++) (void)tn__pages_remove(t, seqs[i], positions[i], positions[i] + 1);
+}
+
+tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows,
+                      tn__step *steps) {
     tn__page_table *full = &kv->groups[TN__CACHE_FULL], *windows = &kv->groups[TN__CACHE_WINDOW];
     if (windows->n_pages) tn__pages_leave_window(windows, n, positions, seqs);
     if (full->n_pages) TN_TRY(tn__pages_take(full, n, positions, seqs, rows[TN__CACHE_FULL]));
-    if (!windows->n_pages) return TN_OK;
-    tn_status status = tn__pages_take(windows, n, positions, seqs, rows[TN__CACHE_WINDOW]);
-    for (int32_t i = 0; full->n_pages && status != TN_OK && i < n; i++)
-        (void)tn__pages_remove(full, seqs[i], positions[i], positions[i] + 1);
+    tn_status status = TN_OK;
+    if (windows->n_pages) status = tn__pages_take(windows, n, positions, seqs, rows[TN__CACHE_WINDOW]);
+    if (status == TN_OK) {
+        status = tn__recurrent_take(&kv->states, n, positions, seqs, steps);
+        if (status != TN_OK) give_back_cells(windows, n, positions, seqs);
+    }
+    if (status != TN_OK) give_back_cells(full, n, positions, seqs);
     return status;
 }
 

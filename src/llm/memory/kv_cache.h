@@ -1,18 +1,35 @@
-/* The KV cache: a page table for every group of layers, and the tensors behind it. */
+/* Sequence memory: a page table for every group of layers with cells, the table of recurrent states, and the tensors
+ * behind them. */
 #ifndef TN_LLM_MEMORY_KV_CACHE_H
 #define TN_LLM_MEMORY_KV_CACHE_H
 
 #include "llm/memory/cache_types.h"
 #include "llm/memory/page_table.h"
+#include "llm/memory/recurrent.h"
 #include "llm/model_internal.h"
 
 /* Layers with a window may have fewer cells than the others: two groups of layers, each with pages of its own. */
 enum { TN__CACHE_FULL, TN__CACHE_WINDOW, TN__CACHE_GROUPS };
 
+/* What one layer remembers of a sequence: its kind of memory follows from what is not 0. */
+typedef struct tn__layer_memory {
+    int32_t k, v;   /* elements of a cell's rows; without v, V is part of K's row (latent attention) */
+    int32_t x;      /* elements of a further row of a cell: keys of an indexer */
+    int32_t head_k; /* of which a head, as far as blocks of a type and rotation must divide it */
+    int32_t head_v;
+    int32_t window;   /* cells that attention sees; 0: all */
+    int32_t from;     /* the layer whose cells this layer reads; itself, unless it stores none */
+    int32_t state[2]; /* floats of recurrent state per sequence */
+} tn__layer_memory;
+tn__layer_memory tn__layer_memory_of(const tn__hparams *h, int32_t il);
+
+enum { TN__CELL_TENSORS = 3, TN__STATE_TENSORS = 2, TN__LAYER_TENSORS_MOST = TN__CELL_TENSORS + TN__STATE_TENSORS };
 typedef struct tn__kv_layer {
-    tn_tensor *k, *v; /* [heads*size, cells] */
-    int group, device;
-    int32_t rotate_k, rotate_v; /* blocks in which rows are rotated; 0: they are not */
+    tn_tensor *k, *v, *x;                /* [elements, cells], or NULL */
+    tn_tensor *state[TN__STATE_TENSORS]; /* f32 [elements, rows], or NULL */
+    int32_t from;                        /* the layer that owns the cells */
+    int group, device;                   /* of the cells and states */
+    int32_t rotate_k, rotate_v;          /* blocks in which rows are rotated; 0: they are not */
 } tn__kv_layer;
 
 typedef struct tn__kv_buffer {
@@ -22,6 +39,7 @@ typedef struct tn__kv_buffer {
 
 typedef struct tn__kv {
     tn__page_table groups[TN__CACHE_GROUPS];
+    tn__recurrent states;
     tn__kv_layer *layers;
     int32_t n_layer, n_seqs;
     size_t n_devices;
@@ -63,8 +81,13 @@ void tn__kv_free(tn__kv *kv);
 size_t tn__kv_tensor_count(const tn__kv *kv);
 tn_tensor *tn__kv_tensor(const tn__kv *kv, size_t device, size_t i);
 
-/* Takes a cell for every token and lists the cells, one list per group. TN_E_FULL: nothing has changed. */
-tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows);
+/* The cell tensors (0 … TN__CELL_TENSORS-1), then the states that a layer owns; NULL where it has none. */
+tn_tensor *tn__kv_layer_tensor(const tn__kv *kv, int32_t layer, int i);
+
+/* Takes a cell for every token and lists the cells, one list per group, and the steps of recurrent layers. TN_E_FULL:
+ * nothing has changed. */
+tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows,
+                      tn__step *steps);
 /* Sends what has changed in the page tables to the devices. */
 tn_status tn__kv_send_tables(tn__kv *kv);
 

@@ -13,8 +13,8 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     tn__staging *g = &s->staging;
     tn__graph_set *set;
     TN_TRY(tn__graph_for(s->plan, (tn__shape){kind, TN__MOVE_CELLS, group}, &set));
-    if (!set->graph) { /* nothing rotates in this group */
-        tn__prefixes_move(s, group, true, n);
+    if (!set->graph) { /* nothing rotates in this group, or its layers have no cells */
+        tn__prefixes_move(s, group, kind == TN__GRAPH_SHIFT, n);
         return TN_OK;
     }
     const tn__micro_batch batch = {.n = n,
@@ -39,6 +39,9 @@ static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
         return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan->kv.n_seqs - 1);
     if (s->plan->model->w.pos_embd)
         return tn_fail(TN_E_UNSUPPORTED, "%s has learned positions: cached tokens cannot move to other positions",
+                       s->plan->model->arch->info.name);
+    if (s->plan->kv.states.n_rows)
+        return tn_fail(TN_E_UNSUPPORTED, "%s has recurrent layers: their tokens cannot move to other positions",
                        s->plan->model->arch->info.name);
     return TN_OK;
 }

@@ -135,10 +135,12 @@ void tn__prefixes_move(tn_session *s, int group, bool changed, int32_t n) {
 
 /* ---- Finding ---- */
 
-/* Whether the layers with a window can continue after `n` tokens of the list: all that a query there sees is held. */
-static bool windows_continue(const tn_session *s, int32_t list, int32_t n) {
+/* Whether layers with a window or with recurrent state can continue after `n` tokens of the list: all that a query
+ * there sees is held, and the state covers just these tokens. */
+static bool memory_continues(const tn_session *s, int32_t list, int32_t n) {
     const tn__page_table *t = &s->plan->kv.groups[TN__CACHE_WINDOW];
     int32_t first, last, cells = 0;
+    if (s->plan->kv.states.n_rows && tn__recurrent_tokens(&s->plan->kv.states, list) != n) return false;
     if (!t->n_pages) return true;
     if (!tn__pages_extent(t, list, &first, &last)) return false;
     for (int32_t i = 0; i < t->sequences[list].n; i++) cells += tn__page_run_at(t, list, i).count;
@@ -193,12 +195,14 @@ static tn_status copy_list(tn_session *s, int32_t source, int32_t target, int32_
     tn_status status = TN_OK;
     for (int g = 0; g < TN__CACHE_GROUPS && status == TN_OK; g++)
         if (s->plan->kv.groups[g].n_pages) status = tn__pages_copy(&s->plan->kv.groups[g], source, target, 0, n);
+    if (status == TN_OK) tn__recurrent_copy(&s->plan->kv.states, source, target);
     return status;
 }
 
 static void remove_list(tn_session *s, int32_t list) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
         if (s->plan->kv.groups[g].n_pages) (void)tn__pages_remove(&s->plan->kv.groups[g], list, 0, -1);
+    tn__recurrent_remove(&s->plan->kv.states, list);
 }
 
 tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const tn_token *tokens, int32_t n_tokens,
@@ -215,7 +219,7 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     for (int32_t list = 0; list < t->n_lists; list++) {
         const int32_t n = list == seq ? 0 : match_list(s, list, tokens, n_hashed);
         x->missed = TN__MAX(x->missed, n);
-        if (n <= longest || !windows_continue(s, list, n)) continue;
+        if (n <= longest || !memory_continues(s, list, n)) continue;
         longest = n;
         found = list;
     }
@@ -274,18 +278,18 @@ tn_status tn_session_prefix_keep(tn_session *s, int32_t seq) {
     TN_TRY(check_prefixes(s, seq));
     const tn__page_table *t = remembered_pages(s);
     const int32_t n = keepable_tokens(s, seq);
-    if (n < 1 || !windows_continue(s, seq, n)) return TN_OK;
+    if (n < 1 || !memory_continues(s, seq, n)) return TN_OK;
     const uint64_t hash = hash_at(s, seq, n - 1);
     for (int32_t list = t->n_seqs; list < t->n_lists; list++) {
         int32_t first, last;
         if (!tn__pages_extent(t, list, &first, &last)) continue;
-        if (hash_at(s, list, n - 1) == hash && windows_continue(s, list, n)) { /* it is kept already */
+        if (hash_at(s, list, n - 1) == hash && memory_continues(s, list, n)) { /* it is kept already */
             touch_prefix(s, list);
             return TN_OK;
         }
-        /* A prefix of this one, which can stand for it at any length; with windows only at its own. */
+        /* A prefix of this one, which can stand for it at any length; with windows or states only at its own. */
         if (last < n - 1 && hash_at(s, seq, last) == hash_at(s, list, last) &&
-            !s->plan->kv.groups[TN__CACHE_WINDOW].n_pages) {
+            !s->plan->kv.groups[TN__CACHE_WINDOW].n_pages && !s->plan->kv.states.n_rows) {
             remove_list(s, list);
             s->prefixes.last_used[list - t->n_seqs] = 0;
         }

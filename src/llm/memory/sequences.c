@@ -10,8 +10,27 @@ static tn_status check_sequence(const tn_session *s, int32_t seq, bool any) {
     return TN_OK;
 }
 
+/* Recurrent state cannot forget a part of a sequence: only all of it, or what it does not cover. */
+static tn_status remove_states(tn_session *s, int32_t seq, int32_t from, int32_t to) {
+    tn__recurrent *states = &s->plan->kv.states;
+    for (int pass = 0; states->n_rows && pass < 2; pass++)
+        for (int32_t i = 0; i < states->n_seqs; i++) {
+            const int32_t n = tn__recurrent_tokens(states, i);
+            if ((seq >= 0 && i != seq) || (to >= 0 && to <= from) || (from >= n && n > 0)) continue;
+            const bool all = from <= 0 && (to < 0 || to >= n);
+            if (pass && all) tn__recurrent_remove(states, i);
+            if (!all)
+                return tn_fail(
+                    TN_E_UNSUPPORTED,
+                    "sequence %d has recurrent state of %d tokens: positions %d to %d cannot be removed from it", i,
+                    n, from, to < 0 ? n - 1 : to - 1);
+        }
+    return TN_OK;
+}
+
 tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, seq, true));
+    TN_TRY(remove_states(s, seq, from, to));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &s->plan->kv.groups[g];
         for (int32_t i = 0; t->n_pages && i < t->n_seqs; i++)
@@ -25,6 +44,16 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
 tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, source, false));
     TN_TRY(check_sequence(s, target, false));
+    tn__recurrent *states = &s->plan->kv.states;
+    if (states->n_rows && source != target) {
+        const int32_t n = tn__recurrent_tokens(states, source);
+        if (from > 0 || (to >= 0 && to < n) || tn_session_seq_last(s, target) >= 0)
+            return tn_fail(
+                TN_E_UNSUPPORTED,
+                "sequence %d has recurrent state of %d tokens: it is copied as a whole, to an empty sequence", source,
+                n);
+        tn__recurrent_copy(states, source, target);
+    }
     tn__prefixes_copy_owner(s, source, target);
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
         if (s->plan->kv.groups[g].n_pages) TN_TRY(tn__pages_copy(&s->plan->kv.groups[g], source, target, from, to));

@@ -20,9 +20,10 @@ typedef struct state_header {
     char magic[8];
     uint32_t version, n_layer;
     uint64_t identity;
-    uint32_t cache, reserved; /* tn__cache_key; zero */
-    int32_t seq;              /* -1: all */
-    int32_t n_seqs;           /* saved */
+    uint32_t cache;     /* tn__cache_key */
+    uint32_t recurrent; /* recurrent states */
+    int32_t seq;        /* -1: all */
+    int32_t n_seqs;     /* saved */
     uint32_t cells[TN__CACHE_GROUPS], runs[TN__CACHE_GROUPS];
     uint64_t size; /* of the whole state */
 } state_header;
@@ -43,8 +44,27 @@ static tn_status check_state_args(const tn_session *s, int32_t seq) {
 static bool in_state(int32_t seq, int32_t i) { return seq < 0 || i == seq; }
 
 static uint64_t layer_row_bytes(const tn_session *s, int32_t layer) {
-    const tn__kv_layer *l = &s->plan->kv.layers[layer];
-    return l->k->nb[1] + l->v->nb[1];
+    uint64_t bytes = 0;
+    for (int i = 0; i < TN__CELL_TENSORS; i++) {
+        const tn_tensor *t = tn__kv_layer_tensor(&s->plan->kv, layer, i);
+        bytes += t ? t->nb[1] : 0;
+    }
+    return bytes;
+}
+
+/* A recurrent state in a saved state: its header, then its row of every layer. */
+typedef struct saved_recurrence {
+    int32_t seq, n; /* the sequence within the saved state, and the tokens covered */
+} saved_recurrence;
+
+static uint64_t recurrence_bytes(const tn_session *s) {
+    uint64_t bytes = sizeof(saved_recurrence);
+    for (int32_t layer = 0; layer < s->plan->kv.n_layer; layer++)
+        for (int i = 0; i < TN__STATE_TENSORS; i++) {
+            const tn_tensor *t = s->plan->kv.layers[layer].state[i];
+            bytes += t ? t->nb[1] : 0;
+        }
+    return bytes;
 }
 
 /* The size that a state with these numbers of cells and runs has. */
@@ -54,7 +74,7 @@ static uint64_t state_bytes(const tn_session *s, const state_header *h) {
         size += (uint64_t)h->n_seqs * sizeof(uint32_t) + (uint64_t)h->runs[g] * sizeof(tn_page_run);
     for (int32_t i = 0; i < s->plan->kv.n_layer; i++)
         size += (uint64_t)h->cells[s->plan->kv.layers[i].group] * layer_row_bytes(s, i);
-    return size;
+    return size + (uint64_t)h->recurrent * recurrence_bytes(s);
 }
 
 /* Numbers the cells of the state: those that its sequences see. */
@@ -73,6 +93,8 @@ static state_header header_for(const tn_session *s, int32_t seq) {
         for (int32_t i = 0; i < t->n_seqs; i++)
             if (in_state(seq, i)) header.runs[g] += (uint32_t)t->sequences[i].n;
     }
+    for (int32_t i = 0; i < s->plan->kv.n_seqs; i++)
+        header.recurrent += in_state(seq, i) && tn__recurrent_tokens(&s->plan->kv.states, i) > 0;
     header.size = state_bytes(s, &header);
     return header;
 }
@@ -119,6 +141,24 @@ static tn_status read_state_rows(tn_session *s, const tn_tensor *t, const int32_
     return TN_OK;
 }
 
+static tn_status read_recurrences(tn_session *s, int32_t seq, char **to) {
+    const tn__kv *kv = &s->plan->kv;
+    for (int32_t i = 0; kv->states.n_rows && i < kv->n_seqs; i++) {
+        const saved_recurrence head = {seq < 0 ? i : 0, tn__recurrent_tokens(&kv->states, i)};
+        if (!in_state(seq, i) || head.n <= 0) continue;
+        memcpy(*to, &head, sizeof head);
+        *to += sizeof head;
+        for (int32_t k = 0; k < TN__STATE_TENSORS * kv->n_layer; k++) {
+            const tn_tensor *t = kv->layers[k / TN__STATE_TENSORS].state[k % TN__STATE_TENSORS];
+            if (!t) continue;
+            TN_TRY(tn_sched_check_abort(s->plan->sched));
+            TN_TRY(tn_tensor_get_at(t, *to, (size_t)kv->states.owners[i].row * t->nb[1], t->nb[1]));
+            *to += t->nb[1];
+        }
+    }
+    return TN_OK;
+}
+
 tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size) {
     TN_TRY(check_state_args(s, seq));
     const state_header h = header_for(s, seq);
@@ -131,9 +171,12 @@ tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size
     for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
         const tn__kv_layer *l = &s->plan->kv.layers[i];
         const int32_t *numbers = s->plan->kv.groups[l->group].numbers;
-        TN_TRY(read_state_rows(s, l->k, numbers, &p));
-        TN_TRY(read_state_rows(s, l->v, numbers, &p));
+        for (int k = 0; k < TN__CELL_TENSORS; k++) {
+            const tn_tensor *t = tn__kv_layer_tensor(&s->plan->kv, i, k);
+            if (t) TN_TRY(read_state_rows(s, t, numbers, &p));
+        }
     }
+    TN_TRY(read_recurrences(s, seq, &p));
     uint64_t sum = tn__hash_bytes(to, (size_t)(p - (char *)to), 0);
     memcpy(p, &sum, sizeof sum);
     return TN_OK;
@@ -167,6 +210,8 @@ static tn_status check_state_header(const tn_session *s, int32_t seq, const char
         return tn_fail(TN_E_STATE, "the state holds %s",
                        h->seq < 0 ? "all sequences: load it with sequence -1"
                                   : "one sequence: name the one to load it into");
+    if (h->recurrent > (s->plan->kv.states.n_rows ? (uint32_t)h->n_seqs : 0))
+        return tn_fail(TN_E_FORMAT, "the state has %u recurrent states for %d sequences", h->recurrent, h->n_seqs);
     if (h->n_seqs != (seq < 0 ? s->plan->kv.n_seqs : 1))
         return tn_fail(TN_E_STATE, "the state has %d sequences, the session %d", h->n_seqs, s->plan->kv.n_seqs);
     if (state_bytes(s, h) != size)
@@ -265,6 +310,30 @@ static tn_status write_state_rows(tn_session *s, tn_tensor *t, int32_t page, con
     return TN_OK;
 }
 
+static tn_status write_recurrences(tn_session *s, int32_t seq, const state_header *h, const char **from) {
+    tn__kv *kv = &s->plan->kv;
+    for (uint32_t i = 0; i < h->recurrent; i++) {
+        saved_recurrence head;
+        memcpy(&head, *from, sizeof head);
+        *from += sizeof head;
+        const int32_t target = seq < 0 ? head.seq : seq;
+        if (head.seq < 0 || head.seq >= h->n_seqs || head.n != tn_session_seq_last(s, target) + 1)
+            return tn_fail(TN_E_FORMAT, "the state has a recurrent state of %d tokens for sequence %d", head.n,
+                           head.seq);
+        int32_t row;
+        while ((row = tn__recurrent_set(&kv->states, target, head.n)) < 0 && tn__prefixes_evict(s)) {}
+        if (row < 0) return tn_fail(TN_E_FULL, "all %d recurrent states are in use", kv->states.n_rows);
+        for (int32_t k = 0; k < TN__STATE_TENSORS * kv->n_layer; k++) {
+            tn_tensor *t = kv->layers[k / TN__STATE_TENSORS].state[k % TN__STATE_TENSORS];
+            if (!t) continue;
+            TN_TRY(tn_sched_check_abort(s->plan->sched));
+            TN_TRY(tn_tensor_set_at(t, *from, (size_t)row * t->nb[1], t->nb[1]));
+            *from += t->nb[1];
+        }
+    }
+    return TN_OK;
+}
+
 tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, size_t size) {
     TN_TRY(check_state_args(s, seq));
     if (!from) return tn_fail(TN_E_INVALID, "tn_session_state_set: NULL argument");
@@ -294,9 +363,12 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
         for (int32_t i = 0; i < s->plan->kv.n_layer && status == TN_OK; i++) {
             const tn__kv_layer *l = &s->plan->kv.layers[i];
             const int32_t page = s->plan->kv.groups[l->group].page;
-            status = write_state_rows(s, l->k, page, pages[l->group], h.cells[l->group], &p);
-            if (status == TN_OK) status = write_state_rows(s, l->v, page, pages[l->group], h.cells[l->group], &p);
+            for (int k = 0; k < TN__CELL_TENSORS && status == TN_OK; k++) {
+                tn_tensor *t = tn__kv_layer_tensor(&s->plan->kv, i, k);
+                if (t) status = write_state_rows(s, t, page, pages[l->group], h.cells[l->group], &p);
+            }
         }
+        if (status == TN_OK) status = write_recurrences(s, seq, &h, &p);
         /* No part of a state stays. */
         if (status != TN_OK) (void)tn_session_seq_remove(s, seq, 0, -1);
     }

@@ -23,6 +23,9 @@ static void hash_layers(const tn_session_plan *p, uint64_t *hashes) {
         uint64_t x = tn__hash_combine(0, (uint64_t)p->placement.device_of_layer[i + 1]);
         x = tn__hash_combine(x, (uint64_t)p->kv.layers[i].group);
         x = tn__hash_combine(x, (uint64_t)h->n_head << 32 | (uint32_t)h->n_head_kv);
+        x = tn__hash_combine(x, (uint64_t)h->head_k << 32 | (uint32_t)h->head_v);
+        x = tn__hash_combine(x, (uint64_t)h->n_rot << 32 | (uint32_t)(i - p->kv.layers[i].from));
+        x = tn__hash_combine(x, (uintptr_t)h->mixer ^ (uint64_t)h->moe);
         x = tn__hash_combine(x, (uint64_t)h->n_ff << 32 | (uint32_t)h->window);
         hashes[i] = tn__hash_combine(x, h->no_rope);
     }

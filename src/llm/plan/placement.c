@@ -155,9 +155,10 @@ static void measure_layers(tn_session_plan *plan) {
         }
         for (size_t i = 0; i < n_layer && plan->kv.layers; i++) {
             size_t align = tn_buffer_type_alignment(p->types[d]);
-            const tn__kv_layer *l = &plan->kv.layers[i];
-            p->bytes[i * n + d] += tn__align_up(tn_buffer_type_tensor_size(p->types[d], l->k), align) +
-                                   tn__align_up(tn_buffer_type_tensor_size(p->types[d], l->v), align);
+            for (int k = 0; k < TN__LAYER_TENSORS_MOST; k++) {
+                const tn_tensor *t = tn__kv_layer_tensor(&plan->kv, (int32_t)i, k);
+                if (t) p->bytes[i * n + d] += tn__align_up(tn_buffer_type_tensor_size(p->types[d], t), align);
+            }
         }
     }
 }

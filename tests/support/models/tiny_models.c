@@ -111,6 +111,7 @@ typedef struct tiny_weights {
     tn_gguf_writer *writer;
     tn_type type;
     bool writing; /* otherwise the tensors are declared */
+    bool tied;
     uint64_t state;
 } tiny_weights;
 
@@ -137,9 +138,13 @@ static float tiny_value(tn_arch_tensor_kind kind, int64_t columns, uint64_t *sta
     return x / sqrtf((float)columns); /* keeps the variance of activations from layer to layer */
 }
 
-static tn_status visit_tiny_tensor(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims,
-                                   const int64_t *ne) {
+static tn_status visit_tiny_tensor(void *user, const tn_arch_tensor *made) {
     tiny_weights *w = user;
+    const char *name = made->name;
+    const tn_arch_tensor_kind kind = made->kind;
+    const int n_dims = made->n_dims;
+    const int64_t *ne = made->ne;
+    if (made->need == TN_ARCH_OPTIONAL || (w->tied && strcmp(name, "output.weight") == 0)) return TN_OK;
     int64_t n = 1;
     for (int i = 0; i < n_dims; i++) n *= ne[i];
     const bool large = n_dims >= 2 && (kind == TN_ARCH_MATRIX || kind == TN_ARCH_EMBEDDING) &&
@@ -159,14 +164,17 @@ static tn_status visit_tiny_tensor(void *user, const char *name, tn_arch_tensor_
 }
 
 static tn_status visit_tiny_tensors(const struct layout *l, uint32_t labels, tiny_weights *w) {
-    TN_TRY(layout_tensors(l, visit_tiny_tensor, w));
-    if (!labels) return TN_OK;
-    return visit_tiny_tensor(w, "cls.output.weight", TN_ARCH_MATRIX, 2, (int64_t[]){l->width, labels});
+    const tn_arch_tensor head = {
+        .name = "cls.output.weight", .kind = TN_ARCH_MATRIX, .n_dims = 2, .ne = {l->width, labels, 1, 1}};
+    TN_TRY(layout_tensors(w->writer, visit_tiny_tensor, w));
+    return labels ? visit_tiny_tensor(w, &head) : TN_OK;
 }
 
 static tn_status write_tiny(tn_gguf_writer *writer, const struct layout *l, const tiny_options *o) {
-    tiny_weights w = {.writer = writer, .type = o->type, .state = o->seed * 0x2545f4914f6cdd1du};
+    tiny_weights w = {
+        .writer = writer, .type = o->type, .tied = l->traits & TN_ARCH_TIED, .state = o->seed * 0x2545f4914f6cdd1du};
     TN_TRY(layout_keys(l, writer));
+    TN_TRY(layout_synthetic_keys(l, writer));
     TN_TRY(tn_gguf_writer_set_cstr(writer, "general.name", "tiny"));
     if (o->tokenizer) TN_TRY(set_tiny_tokenizer(writer, l->vocab, l->traits & TN_ARCH_ENCODER));
     TN_TRY(visit_tiny_tensors(l, o->labels, &w));

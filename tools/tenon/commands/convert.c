@@ -17,12 +17,15 @@ struct conversion {
     size_t count, capacity;
 };
 
-static tn_status add_converted_tensor(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims,
-                                      const int64_t *ne) {
+static tn_status add_converted_tensor(void *user, const tn_arch_tensor *wanted) {
     struct conversion *c = user;
-    int64_t full[4] = {1, 1, 1, 1};
+    const char *name = wanted->name;
+    tn_arch_tensor found = *wanted;
     tn_type raw;
-    for (int i = 0; i < n_dims; i++) full[i] = ne[i];
+    if (strcmp(name, "output.weight") == 0 && c->model.layout.traits & TN_ARCH_TIED) return TN_OK;
+    if (wanted->need != TN_ARCH_REQUIRED && !hf_weights_has(c->weights, &found)) return TN_OK;
+    const int64_t *full = found.ne;
+    const int n_dims = found.n_dims;
     if (c->count == c->capacity) {
         size_t capacity = c->capacity ? c->capacity * 2 : 512;
         struct written_tensor *grown = tn_realloc(c->tensors, capacity * sizeof *grown);
@@ -32,11 +35,11 @@ static tn_status add_converted_tensor(void *user, const char *name, tn_arch_tens
     }
     struct written_tensor *t = &c->tensors[c->count];
     *t = (struct written_tensor){.name = "of the model", .columns = full[0], .rows = full[1] * full[2] * full[3]};
-    TN_TRY(hf_weights_add(c->weights, name, n_dims, ne, &raw));
+    TN_TRY(hf_weights_add(c->weights, name, n_dims, full, &raw));
     t->raw = raw != TN_F32;
     t->type = t->raw ? raw : TN_F32;
     if (!t->raw && mix_quantizes(name, n_dims)) t->type = mix_type(c->mix, &c->rules, name, full);
-    TN_TRY(tn_gguf_writer_add(c->writer, name, t->type, n_dims, ne));
+    TN_TRY(tn_gguf_writer_add(c->writer, name, t->type, n_dims, full));
     c->count++;
     return TN_OK;
 }
@@ -69,7 +72,7 @@ static tn_status convert_model(struct conversion *c, const struct args *args) {
     if (tn_type_is_quantized(c->mix->type))
         TN_TRY(tn_gguf_writer_set_u32(c->writer, "general.quantization_version", 2));
     TN_TRY(hf_vocab_keys(&c->model, args_text(args, "pre"), c->writer));
-    TN_TRY(layout_tensors(l, add_converted_tensor, c));
+    TN_TRY(layout_tensors(c->writer, add_converted_tensor, c));
     TN_TRY(tn_gguf_writer_begin(c->writer));
     struct tensor_writer task = {.tensors = c->tensors,
                                  .tensor_count = c->count,

@@ -281,11 +281,13 @@ static tn_status fill_rows(void *user, size_t tensor, int64_t first, int64_t cou
     return TN_OK;
 }
 
-static tn_status add_synth_tensor(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims,
-                                  const int64_t *ne) {
+static tn_status add_synth_tensor(void *user, const tn_arch_tensor *made) {
     struct synth *s = user;
-    int64_t full[4] = {1, 1, 1, 1};
-    for (int i = 0; i < n_dims; i++) full[i] = ne[i];
+    const char *name = made->name;
+    const tn_arch_tensor_kind kind = made->kind;
+    const int n_dims = made->n_dims;
+    const int64_t *full = made->ne;
+    if (made->need == TN_ARCH_OPTIONAL) return TN_OK;
     if (s->count == s->capacity) {
         size_t capacity = s->capacity ? s->capacity * 2 : 1024;
         struct written_tensor *tensors = tn_realloc(s->tensors, capacity * sizeof *tensors);
@@ -299,7 +301,7 @@ static tn_status add_synth_tensor(void *user, const char *name, tn_arch_tensor_k
     bool large = mix_quantizes(name, n_dims) && (kind == TN_ARCH_MATRIX || kind == TN_ARCH_EMBEDDING);
     *t = (struct written_tensor){.columns = full[0], .rows = full[1] * full[2] * full[3], .raw = true};
     t->type = large ? mix_type(s->mix, &s->model, name, full) : TN_F32;
-    TN_TRY(tn_gguf_writer_add(s->writer, name, t->type, n_dims, ne));
+    TN_TRY(tn_gguf_writer_add(s->writer, name, t->type, n_dims, made->ne));
     if (!s->no_data) TN_TRY(find_stock(s, t->type, kind, t->columns, &s->stock_of[s->count]));
     s->count++;
     return TN_OK;
@@ -314,12 +316,13 @@ static tn_status write_model(struct synth *s, const struct args *args) {
      */
     snprintf(name, sizeof name, "synth %.100s", args_text(args, "shape"));
     TN_TRY(layout_keys(l, s->writer));
+    TN_TRY(layout_synthetic_keys(l, s->writer));
     TN_TRY(tn_gguf_writer_set_cstr(s->writer, "general.name", name));
     TN_TRY(tn_gguf_writer_set_u32(s->writer, "general.file_type", s->mix->file_type));
     if (tn_type_is_quantized(s->mix->type))
         TN_TRY(tn_gguf_writer_set_u32(s->writer, "general.quantization_version", 2));
     TN_TRY(set_tokenizer(s->writer, l->vocab, l->traits & TN_ARCH_ENCODER));
-    TN_TRY(layout_tensors(l, add_synth_tensor, s));
+    TN_TRY(layout_tensors(s->writer, add_synth_tensor, s));
     TN_TRY(tn_gguf_writer_begin(s->writer));
     if (!s->no_data) {
         struct tensor_writer task = {.tensors = s->tensors,

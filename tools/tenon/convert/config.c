@@ -126,7 +126,6 @@ static tn_status llama3_factors(struct hf_model *m, const json_t *rope) {
                              : wave > context / low ? (float)factor
                                                     : (float)(1 / ((1 - smooth) / factor + smooth));
     }
-    m->layout.traits |= TN_ARCH_ROPE_FACTORS;
     return TN_OK;
 }
 
@@ -143,7 +142,7 @@ static tn_status long_short_factors(struct hf_model *m, const json_t *rope) {
         for (uint32_t i = 0; i < n; i++)
             m->rope_factors[(uint32_t)k * n + i] = (float)json_number_value(json_array_get(list, i));
     }
-    m->layout.traits |= TN_ARCH_ROPE_FACTORS | TN_ARCH_ROPE_LONG_SHORT;
+    m->rope_long_short = true;
     double original = config_number(m->config, "original_max_position_embeddings",
                                     config_number(rope, "original_max_position_embeddings", m->layout.context));
     double scale = m->layout.context / original;
@@ -233,7 +232,6 @@ static tn_status config_read_falcon(struct hf_model *m) {
         l->kv_heads = config_whole(m->config, "num_kv_heads n_head_kv", l->heads);
     else
         l->kv_heads = config_truth(m->config, "multi_query", true) ? 1 : l->heads;
-    if (grouped && config_whole(m->config, "num_ln_in_parallel_attn", 2) == 2) l->traits |= TN_ARCH_ATTN_NORM_2;
     if (config_truth(m->config, "alibi", false) || !config_truth(m->config, "parallel_attn", true) ||
         config_truth(m->config, "bias", false))
         return tn_fail(TN_E_UNSUPPORTED,
@@ -248,10 +246,7 @@ static tn_status config_read_mpt(struct hf_model *m) {
                           (uint32_t)(config_number(m->config, "expansion_ratio", 4) * l->width));
     l->kv_heads = config_whole(attention, "kv_n_heads", l->heads);
     l->clamp_qkv = (float)config_number(attention, "clip_qkv", 0);
-    if (config_truth(attention, "alibi", true))
-        l->alibi = (float)config_number(attention, "alibi_bias_max", 8);
-    else
-        l->traits |= TN_ARCH_POSITIONS;
+    if (config_truth(attention, "alibi", true)) l->alibi = (float)config_number(attention, "alibi_bias_max", 8);
     if (config_truth(attention, "qk_ln", false) || !config_truth(m->config, "no_bias", true))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: MPT with biases or norms of q and k is not converted",
                        m->folder);
@@ -281,19 +276,15 @@ static tn_status config_read_granite(struct hf_model *m) {
 
 static tn_status config_read_granitemoe(struct hf_model *m) {
     m->layout.shared_ffn = config_whole(m->config, "shared_intermediate_size", 0);
-    if (m->layout.shared_ffn) m->layout.traits |= TN_ARCH_SHARED_EXPERT;
     return config_read_granite(m);
 }
 
 static tn_status config_read_command_r(struct hf_model *m) {
     m->layout.scale_output = (float)config_number(m->config, "logit_scale", 0.0625);
-    if (config_truth(m->config, "use_qk_norm", false)) m->layout.traits |= TN_ARCH_QK_NORM_HEADS;
     return TN_OK;
 }
 
 static tn_status config_read_stablelm(struct hf_model *m) {
-    if (config_truth(m->config, "use_qkv_bias", false)) m->layout.traits |= TN_ARCH_QKV_BIAS;
-    if (config_truth(m->config, "use_parallel_residual", false)) m->layout.traits |= TN_ARCH_NO_FFN_NORM;
     if (config_truth(m->config, "qk_layernorm", false))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: StableLM with norms of q and k is not converted",
                        m->folder);
@@ -317,12 +308,6 @@ static tn_status config_read_starcoder(struct hf_model *m) {
     return TN_OK;
 }
 
-static tn_status config_read_starcoder2(struct hf_model *m) {
-    if (!config_truth(m->config, "use_bias", true))
-        m->layout.traits &= ~(uint32_t)(TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS | TN_ARCH_FFN_BIAS);
-    return TN_OK;
-}
-
 /* Architectures whose configuration has entries of its own. */
 static const struct config_family {
     const char *arch;
@@ -340,7 +325,6 @@ static const struct config_family {
     {"olmo", config_read_olmo},
     {"gptneox", config_read_gptneox},
     {"starcoder", config_read_starcoder},
-    {"starcoder2", config_read_starcoder2},
 };
 
 /* Which layers attend to a window only; written out where the architecture's period does not give them. */
@@ -371,9 +355,6 @@ static tn_status config_read_window(struct hf_model *m) {
 static tn_status config_read_family(struct hf_model *m) {
     struct layout *l = &m->layout;
     const json_t *c = m->config;
-    if (config_truth(c, "attention_bias", false) && !(l->traits & TN_ARCH_QKV_BIAS))
-        l->traits |= TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS;
-    if (config_truth(c, "mlp_bias", false)) l->traits |= TN_ARCH_FFN_BIAS;
     if (l->traits & TN_ARCH_ENCODER) l->token_types = config_whole(c, "type_vocab_size", 2);
     TN_TRY(config_read_experts(m));
     for (size_t i = 0; i < sizeof config_families / sizeof *config_families; i++)
@@ -405,7 +386,7 @@ static tn_status config_read(struct hf_model *m) {
     TN_TRY(hf_load_json(m->folder, "config.json", &m->root));
     if (!m->root) return tn_fail(TN_E_NOT_FOUND, "%s: no config.json: not a model folder", m->folder);
     TN_TRY(find_class(m));
-    l->traits = l->arch->traits & ~(uint32_t)TN_ARCH_TIED;
+    l->traits = l->arch->traits & ~TN_ARCH_TIED;
     TN_TRY(config_need(m, "hidden_size n_embd d_model", &l->width));
     TN_TRY(config_need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
     TN_TRY(config_need(m, "num_attention_heads n_head n_heads", &l->heads));

@@ -20,6 +20,7 @@ struct hf_model {
     float yarn_attention, yarn_log_multiplier;
     uint32_t rope_original;
     float *rope_factors; /* rotated/2 floats, or long then short: twice that; NULL when there are none */
+    bool rope_long_short;
     bool *window_layers; /* which layers use the window; NULL: as the architecture defines */
 };
 
@@ -39,6 +40,8 @@ tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t
 struct hf_weights;
 tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set TN_ARCH_TIED */
 void hf_weights_close(struct hf_weights *weights);
+/* Whether the folder has a source for an optional tensor; its dimensions become those of the source. */
+bool hf_weights_has(struct hf_weights *weights, tn_arch_tensor *tensor);
 /* The type most weights are stored in. */
 tn_type hf_weights_type(const struct hf_weights *weights);
 /* Finds the source of one tensor and checks its shape. *raw receives a block type when the source holds such blocks,

@@ -438,6 +438,27 @@ static tn_status add_recipe(struct hf_weights *w, const struct recipe *made) {
     return TN_OK;
 }
 
+bool hf_weights_has(struct hf_weights *w, tn_arch_tensor *t) {
+    char base[64];
+    int layer = 0, skip = 0;
+    if (sscanf(t->name, "blk.%d.%n", &layer, &skip) < 1) skip = 0;
+    const char *dot = strrchr(t->name, '.');
+    if (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0) return false; /* scales of block types */
+    snprintf(base, sizeof base, "%.*s", (int)(dot - t->name - skip), t->name + skip);
+    if (strncmp(base, "rope_", 5) == 0)
+        return !skip && w->model->rope_factors && (strcmp(base, "rope_freqs") == 0) != w->model->rope_long_short;
+    struct hf_source source = {0};
+    if (!find_source(w, base, layer, dot + 1, &source)) return false;
+    /* A plain vector or matrix has the shape of its source; parts of a fused matrix have their own. */
+    bool known = true;
+    for (int i = 0; i < t->n_dims; i++) known = known && t->ne[i] > 0;
+    if (known && t->need == TN_ARCH_USUAL) return true;
+    if (source.tensor->n_dims > 3 || strstr(source.row->hf, ".E.")) return known;
+    t->n_dims = source.tensor->n_dims;
+    for (int i = 0; i < t->n_dims; i++) t->ne[i] = source.tensor->shape[t->n_dims - 1 - i];
+    return true;
+}
+
 tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, const int64_t *ne, tn_type *raw) {
     char base[64];
     int layer = 0, skip = 0;

@@ -32,22 +32,12 @@ tn_status layout_check(const struct layout *l) {
     return TN_OK;
 }
 
-tn_status layout_tensors(const struct layout *l, tn_arch_tensor_fn fn, void *user) {
-    const tn_arch_sizes sizes = {.layers = l->layers,
-                                 .width = l->width,
-                                 .vocab = l->vocab,
-                                 .context = l->context,
-                                 .heads = l->heads,
-                                 .kv_heads = l->kv_heads,
-                                 .head_k = l->head,
-                                 .head_v = l->head,
-                                 .rotated = l->rotated,
-                                 .ffn = l->ffn,
-                                 .experts = l->experts,
-                                 .expert_ffn = l->expert_ffn,
-                                 .shared_ffn = l->shared_ffn,
-                                 .token_types = l->token_types};
-    return tn_arch_tensors(l->traits, &sizes, fn, user);
+tn_status layout_tensors(const tn_gguf_writer *writer, tn_arch_tensor_fn fn, void *user) {
+    tn_gguf *metadata;
+    TN_TRY(tn_gguf_writer_metadata(writer, &metadata));
+    tn_status status = tn_arch_tensors(metadata, fn, user);
+    tn_gguf_close(metadata);
+    return status;
 }
 
 /* ---- Keys ---- */
@@ -78,7 +68,7 @@ static void key_flag(struct keys *k, const char *name, bool value, bool present)
 }
 
 tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
-    uint32_t f = l->traits;
+    const uint64_t f = l->traits;
     struct keys k = {.writer = writer, .arch = l->arch->name};
     k.status = tn_gguf_writer_set_cstr(writer, "general.architecture", l->arch->name);
     key_u32(&k, "block_count", l->layers, true);
@@ -116,4 +106,55 @@ tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     if (k.status == TN_OK && l->token_types)
         k.status = tn_gguf_writer_set_u32(writer, "tokenizer.ggml.token_type_count", l->token_types);
     return k.status;
+}
+
+static double unit_value(const struct layout *l, tn_arch_unit unit) {
+    switch (unit) {
+    case TN_ARCH_WIDTH: return l->width;
+    case TN_ARCH_HEADS: return l->heads;
+    case TN_ARCH_KV_HEADS: return l->kv_heads;
+    case TN_ARCH_HEAD: return l->head;
+    case TN_ARCH_FFN: return l->ffn;
+    case TN_ARCH_COUNT:
+    case TN_ARCH_REAL:
+    case TN_ARCH_TRUTH: break;
+    }
+    return 1;
+}
+
+/* A list with one number per layer. */
+static tn_status set_pattern(const struct layout *l, const tn_arch_key *row, const char *key, double value,
+                             tn_gguf_writer *writer) {
+    const size_t period = strlen(row->pattern);
+    const bool truth = row->unit == TN_ARCH_TRUTH;
+    uint32_t *numbers = tn_calloc(l->layers, sizeof *numbers);
+    bool *truths = (bool *)numbers;
+    if (!numbers) return TN_E_NOMEM;
+    for (uint32_t i = 0; i < l->layers; i++) {
+        const double number = value * (row->pattern[i % period] - '0');
+        if (truth)
+            truths[i] = number != 0;
+        else
+            numbers[i] = (uint32_t)number;
+    }
+    tn_status status = tn_gguf_writer_set_array(writer, key, truth ? TN_GGUF_BOOL : TN_GGUF_U32, numbers, l->layers);
+    tn_free(numbers);
+    return status;
+}
+
+tn_status layout_synthetic_keys(const struct layout *l, tn_gguf_writer *writer) {
+    char key[160];
+    for (const tn_arch_key *row = l->arch->keys; row && row->name; row++) {
+        const double value = row->value * unit_value(l, row->unit);
+        snprintf(key, sizeof key, "%s.%s", l->arch->name, row->name);
+        if (row->pattern)
+            TN_TRY(set_pattern(l, row, key, value, writer));
+        else if (row->unit == TN_ARCH_REAL)
+            TN_TRY(tn_gguf_writer_set_f32(writer, key, (float)value));
+        else if (row->unit == TN_ARCH_TRUTH)
+            TN_TRY(tn_gguf_writer_set_bool(writer, key, value != 0));
+        else
+            TN_TRY(tn_gguf_writer_set_u32(writer, key, (uint32_t)value));
+    }
+    return TN_OK;
 }

@@ -8,7 +8,7 @@
 /* 0 means absent for what is optional. */
 struct layout {
     const tn_arch *arch;
-    uint32_t traits; /* TN_ARCH_…: those of the architecture, changed by what the model's configuration says */
+    uint64_t traits; /* TN_ARCH_…: those of the architecture; TN_ARCH_TIED as the model is */
     uint32_t layers, width, heads, kv_heads, head, ffn, vocab, context;
     uint32_t experts, experts_used, expert_ffn, shared_ffn;
     uint32_t rotated; /* elements of a head */
@@ -21,13 +21,16 @@ struct layout {
     bool parallel_residual, experts_normalized;
 };
 
-/* Checks the numbers against each other; TN_E_INVALID names what does not fit. */
 /* The architecture's constants that do not depend on the shape; the size of a head is set. */
 void layout_use_constants(struct layout *layout, const tn_arch *arch);
+/* Checks the numbers against each other; TN_E_INVALID names what does not fit. */
 tn_status layout_check(const struct layout *layout);
-/* Every tensor in the order of GGUF files. Stops at the first failure. */
-tn_status layout_tensors(const struct layout *layout, tn_arch_tensor_fn fn, void *user);
+/* Every tensor of a model with the keys that the writer has, in the order of GGUF files. Stops at the first failure.
+ */
+tn_status layout_tensors(const tn_gguf_writer *writer, tn_arch_tensor_fn fn, void *user);
 /* Sets "general.architecture" and all "ARCH.*" keys. */
 tn_status layout_keys(const struct layout *layout, tn_gguf_writer *writer);
+/* Sets the further keys that synthetic models of the architecture have. */
+tn_status layout_synthetic_keys(const struct layout *layout, tn_gguf_writer *writer);
 
 #endif

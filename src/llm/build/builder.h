@@ -1,0 +1,97 @@
+/* Building graphs: what the parts of a layer (src/llm/parts) are written with.
+ *
+ * A part takes the state of the tokens, [width, tokens], and returns what it makes of it. Constructors pass NULL
+ * through and the arena keeps the first error, so that a part is an expression without checks; code that looks into a
+ * tensor checks for NULL first. */
+#ifndef TN_LLM_BUILD_BUILDER_H
+#define TN_LLM_BUILD_BUILDER_H
+
+#include "llm/plan/session_plan.h"
+
+typedef struct tn__builder {
+    const tn_session_plan *plan;
+    const tn_model *m;
+    const tn__hparams *h;
+    const tn__arch *arch;
+    tn_arena *a;
+    tn__graph_set *set;
+    tn_graph *graph;
+    tn_tensor *tokens;    /* an input, or the argmax that the step before left on the device */
+    tn_tensor *embedding; /* of the tokens, before the first layer */
+    tn_status status;     /* of tn__append_now */
+    char suffix[40];      /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
+} tn__builder;
+
+tn__builder tn__begin_graph(const tn_session_plan *plan, tn__shape shape, tn__graph_set *set);
+
+/* ---- Pieces (build/builder.c) ---- */
+
+tn_tensor *tn__builder_input(const tn__builder *b, tn__input source); /* NULL: graphs of this kind do not have it */
+/* Names a tensor for plans, dumps and callbacks. A tensor that has a name keeps it: where a part of a layer is
+ * missing, its input passes through. */
+tn_tensor *tn__name_node(const tn__builder *b, tn_tensor *t, const char *what);
+/* Appends a node to the graph now. Other nodes are appended in the order in which the last node's sources need them.
+ */
+void tn__append_now(tn__builder *b, tn_tensor *t);
+tn_tensor *tn__build_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+/* Applies a matrix's scale and bias to the result of its matmul. The last node has the plain name. */
+tn_tensor *tn__finish_linear(const tn__builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias, const char *what);
+tn_tensor *tn__build_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
+                            const char *what);
+tn_tensor *tn__build_scaled(const tn__builder *b, tn_tensor *x, float scale); /* 0 and 1: as it is */
+/* Columns begin … begin+n-1 of every row. */
+tn_tensor *tn__build_columns(const tn__builder *b, tn_tensor *x, int64_t begin, int64_t n);
+
+/* ---- Attention (parts/attention.c) ---- */
+
+/* Rows of a head each: [size, heads, tokens] out of a matrix whose rows start at `offset` bytes. */
+tn_tensor *tn__split_heads(const tn__builder *b, tn_tensor *x, int32_t size, int32_t heads, size_t offset);
+tn_tensor *tn__flatten_heads(const tn__builder *b, tn_tensor *x);
+/* Normalises q or k: over a whole row when the weight is as long as that, else head by head. */
+tn_tensor *tn__build_head_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                               const char *what);
+tn_rope_params tn__rope_params(const tn__builder *b, int32_t il);
+/* On the layer's own device: such a small tensor must move neither itself nor its op to another device. */
+tn_tensor *tn__layer_rope_factors(const tn__builder *b, int32_t il);
+/* Rotates the heads of q or k by their positions, where the layer does that. */
+tn_tensor *tn__build_rope(const tn__builder *b, int32_t il, tn_tensor *x, const char *what);
+/* Queries, keys and values, [head, heads, tokens] each, normalised and rotated. */
+typedef struct tn__qkv {
+    tn_tensor *q, *k, *v;
+} tn__qkv;
+tn__qkv tn__build_qkv(tn__builder *b, int32_t il, tn_tensor *x);
+tn_attention_params tn__attention_params(const tn__builder *b, int32_t il);
+/* Stores k and v in the layer's cells (NULL: they are there, or another layer's) and attends to what the sequence
+ * holds: [head, heads, tokens]. */
+tn_tensor *tn__build_attend(tn__builder *b, int32_t il, const tn__qkv *x, const tn_attention_params *params);
+/* All of it, with the output matrix. */
+tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x);
+
+/* ---- Feed-forward (parts/feed_forward.c, parts/experts.c) ---- */
+
+/* In the feed-forward part a matrix's scale covers its bias too. */
+tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
+                                const char *what);
+tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up);
+tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x);
+tn_tensor *tn__build_experts(const tn__builder *b, const tn__layer *l, tn_tensor *x);
+tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x); /* dense or experts */
+/* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
+tn_tensor *tn__build_serial_ffn(tn__builder *b, int32_t il, tn_tensor *x);
+
+/* The most chunks that a layer's feed-forward part has. */
+size_t tn__ffn_most_chunks(const tn_session_plan *plan, int32_t n_tokens);
+
+/* ---- Layers (build/graph.c) ---- */
+
+/* What mixes the tokens of a layer: attention, or the layer's own mixer. */
+tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x);
+/* After the last layer's mixer only the output rows are computed further: those rows of x, or x. */
+tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what);
+
+/* ---- Recurrent state ---- */
+
+/* State number 0 or 1 of a layer, [size, rows]; `steps` names the rows (inputs.h). */
+tn_tensor *tn__layer_state(const tn__builder *b, int32_t il, int number);
+
+#endif

@@ -1,0 +1,150 @@
+/* The graph of a micro-batch: embedding, layers, result. */
+#include "llm/build/builder.h"
+
+#include "base/checked.h"
+
+/* How this layer's parts are combined: as in its family, unless the file says otherwise. */
+static tn__residual residual_of(const tn__builder *b, const tn__layer *l) {
+    if (tn__arch_has(b->arch, TN_ARCH_FFN_NORM_OR_PARALLEL) && !l->ffn_norm) return TN__RESIDUAL_PARALLEL;
+    if (b->arch->residual == TN__RESIDUAL_PARALLEL_NORM && !b->h->parallel) return TN__RESIDUAL_SERIAL;
+    return b->arch->residual;
+}
+
+tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__mixer *mixer = b->h->layers[il].mixer;
+    return mixer ? mixer->build(b, il, x) : tn__build_attention(b, il, x);
+}
+
+tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what) {
+    tn_tensor *rows = tn__builder_input(b, TN__INPUT_OUTPUT_ROWS);
+    return il == b->h->n_layer - 1 && rows ? tn__name_node(b, tn_get_rows(b->a, x, rows), what) : x;
+}
+
+static tn_tensor *build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    tn_arena *a = b->a;
+    tn__residual residual = residual_of(b, l);
+    tn_tensor *in = x;
+    if (l->attn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
+        in = tn__name_node(b, tn__build_norm(b, x, l->attn_norm, l->attn_norm_b), "attn_norm");
+    tn_tensor *attn_in =
+        l->attn_norm_2 ? tn__name_node(b, tn__build_norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2") : in;
+    tn_tensor *attn = tn__build_wanted(b, il, tn__build_mixer(b, il, attn_in), "attn_wanted");
+    x = tn__build_wanted(b, il, x, "x_wanted");
+    if (residual == TN__RESIDUAL_PARALLEL) in = tn__build_wanted(b, il, in, "attn_norm_wanted");
+    if (l->attn_post_norm)
+        attn = tn__name_node(b, tn__build_norm(b, attn, l->attn_post_norm, NULL), "attn_post_norm");
+    attn = tn__name_node(b, tn__build_scaled(b, attn, b->h->residual_scale), "attn_scaled");
+    if (!tn__layer_feeds(&b->h->layers[il])) return tn_add(a, attn, x);
+    switch (residual) {
+    case TN__RESIDUAL_SERIAL: return tn__build_serial_ffn(b, il, tn__name_node(b, tn_add(a, attn, x), "attn_sum"));
+    case TN__RESIDUAL_PARALLEL: {
+        tn_tensor *sum = tn__name_node(b, tn_add(a, attn, x), "attn_sum");
+        return tn_add(a, tn__build_feed_forward(b, il, in), sum);
+    }
+    case TN__RESIDUAL_PARALLEL_NORM: {
+        tn_tensor *sum = tn__name_node(b, tn_add(a, attn, x), "attn_sum");
+        return tn_add(a,
+                      tn__build_feed_forward(
+                          b, il, tn__name_node(b, tn__build_norm(b, x, l->ffn_norm, l->ffn_norm_b), "ffn_norm")),
+                      sum);
+    }
+    case TN__RESIDUAL_POST_NORM: {
+        tn_tensor *mid =
+            tn__build_norm(b, tn__name_node(b, tn_add(a, attn, x), "attn_sum"), l->attn_out_norm, l->attn_out_norm_b);
+        tn_tensor *sum = tn_add(a, tn__build_feed_forward(b, il, tn__name_node(b, mid, "attn_norm")), mid);
+        return tn__build_norm(b, tn__name_node(b, sum, "ffn_sum"), l->layer_out_norm, l->layer_out_norm_b);
+    }
+    }
+    return NULL;
+}
+
+static tn_tensor *build_embedding(const tn__builder *b) {
+    const tn__weights *w = &b->m->w;
+    tn_tensor *x = tn__name_node(b, tn_get_rows(b->a, w->tok_embd, b->tokens), "embedding");
+    x = tn__name_node(b, tn__build_scaled(b, x, b->h->embd_scale), "embedding_scaled");
+    if (w->type_embd) x = tn_add(b->a, x, tn_view(b->a, w->type_embd, 1, (const int64_t[]){b->h->n_embd}, NULL, 0));
+    if (w->pos_embd)
+        x = tn_add(b->a, x,
+                   tn__name_node(b, tn_get_rows(b->a, w->pos_embd, tn__builder_input(b, TN__INPUT_POSITIONS)),
+                                 "position_embedding"));
+    x = tn__name_node(b, x, "embedding_sum");
+    if (w->tok_norm) x = tn__name_node(b, tn__build_norm(b, x, w->tok_norm, w->tok_norm_b), "embedding_norm");
+    return x;
+}
+
+static tn_tensor *build_head(const tn__builder *b, tn_tensor *x) {
+    const tn__weights *w = &b->m->w;
+    tn_tensor *y = tn__build_linear(b, w->output ? w->output : w->tok_embd, w->output_s, w->output_b, x, "logits");
+    y = tn__build_scaled(b, y, b->h->logit_scale);
+    float cap = b->h->final_soft_cap;
+    if (cap > 0) y = tn_scale(b->a, tn_tanh(b->a, tn_scale(b->a, y, 1 / cap, 0)), cap, 0);
+    return y;
+}
+
+/* Scores from the pooled state. */
+static tn_tensor *build_classifier(const tn__builder *b, tn_tensor *x) {
+    const tn__weights *w = &b->m->w;
+    if (w->cls) x = tn_tanh(b->a, tn__build_linear(b, w->cls, NULL, w->cls_b, x, "classifier"));
+    return tn__build_linear(b, w->cls_out, NULL, w->cls_out_b, x, "scores");
+}
+
+/* An upper bound for the tensors of a graph. */
+static size_t graph_tensor_limit(const tn_session_plan *p, tn__shape shape) {
+    const tn_model *m = p->model;
+    const size_t chunks = tn__ffn_most_chunks(p, shape.n_tokens);
+    return (size_t)m->h.n_layer * (96 + 48 * chunks) + 64;
+}
+
+/* What a graph of this kind gives, from the state after the last layer. */
+static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
+    static const char *const names[] = {[TN__GRAPH_LOGITS] = "logits",
+                                        [TN__GRAPH_ARGMAX] = "argmax",
+                                        [TN__GRAPH_NEXT] = "argmax",
+                                        [TN__GRAPH_HIDDEN] = "hidden",
+                                        [TN__GRAPH_RANK] = "scores"};
+    const tn__weights *w = &b->m->w;
+    const tn__graph_kind kind = b->set->shape.kind;
+    const bool argmax = kind == TN__GRAPH_ARGMAX || kind == TN__GRAPH_NEXT;
+    b->suffix[0] = '\0';
+    if (w->out_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
+        x = tn__name_node(b, tn__build_norm(b, x, w->out_norm, w->out_norm_b), "output_norm");
+    if (kind == TN__GRAPH_LOGITS || argmax) x = build_head(b, x);
+    if (kind == TN__GRAPH_RANK) x = build_classifier(b, x);
+    if (argmax) {
+        b->set->sums = tn_name(b->a, tn_output(tn_sum_rows(b->a, x)), "sums");
+        x = tn_argmax(b->a, x);
+    }
+    return tn_name(b->a, tn_output(x), "%s", names[kind]);
+}
+
+tn__builder tn__begin_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
+    set->shape = shape;
+    return (tn__builder){.plan = p, .m = p->model, .h = &p->model->h, .arch = p->model->arch, .set = set};
+}
+
+tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
+    tn__builder b = tn__begin_graph(p, shape, set);
+    size_t limit = set->n_tensors ? set->n_tensors : graph_tensor_limit(p, shape);
+    size_t capacity = set->n_tensors ? set->capacity : limit + p->model->n_all + 4 * (size_t)b.h->n_layer;
+    TN_TRY(
+        tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
+    tn_arena *a = b.a = set->arena;
+    TN_TRY(tn_graph_new(a, capacity, &b.graph));
+    tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);
+    b.tokens = shape.kind == TN__GRAPH_NEXT ? tn_view(a, p->kv.argmax, 1, (const int64_t[]){1}, NULL, 0)
+                                            : tn__builder_input(&b, TN__INPUT_TOKENS);
+    tn_tensor *x = b.embedding = build_embedding(&b);
+    for (int32_t k = 0; k < tn__built_count(p); k++) {
+        int32_t il = tn__built_layer(p, k);
+        snprintf(b.suffix, sizeof b.suffix, ".%d", il);
+        x = b.arch->layer ? b.arch->layer(&b, il, x) : build_layer(&b, il, x);
+        tn_name(a, x, "layer.%d", il);
+    }
+    set->result = build_result(&b, x);
+    TN_TRY(tn_arena_status(a));
+    TN_TRY(b.status);
+    set->graph = b.graph;
+    if (set->sums) TN_TRY(tn_graph_add(set->graph, set->sums));
+    return tn_graph_add(set->graph, set->result);
+}

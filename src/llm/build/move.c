@@ -1,0 +1,49 @@
+/* Graphs that move cells of the KV cache. */
+#include "llm/build/builder.h"
+
+#include <math.h>
+
+/* Reads the cells MOVE_FROM, rotates K by MOVE_DELTA if `rotate_layer` is not -1, and writes the cells MOVE_TO. */
+static tn_tensor *move_rows(const tn__builder *b, tn_tensor *cache, int32_t rotate_layer) {
+    tn_tensor *x =
+        tn_name(b->a, tn_get_rows(b->a, cache, tn__builder_input(b, TN__INPUT_MOVE_FROM)), "moved.%s", cache->name);
+    if (rotate_layer >= 0 && x) {
+        int32_t heads = b->h->layers[rotate_layer].n_head_kv;
+        tn_rope_params p = tn__rope_params(b, rotate_layer);
+        /* Cached keys have their magnitude already: only the angle changes. */
+        p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
+        const int32_t block = b->plan->kv.layers[rotate_layer].rotate_k;
+        x = tn_reshape(b->a, x, b->h->layers[rotate_layer].head_k, heads, x->ne[1]);
+        if (block) x = tn_hadamard(b->a, x, block);
+        x = tn_rope(b->a, x, tn__builder_input(b, TN__INPUT_MOVE_DELTA), tn__layer_rope_factors(b, rotate_layer), &p);
+        if (block) x = tn_hadamard(b->a, x, block);
+        x = x ? tn_reshape(b->a, x, x->ne[0] * x->ne[1], x->ne[2]) : NULL;
+    }
+    return tn_set_rows(b->a, cache, x, tn__builder_input(b, TN__INPUT_MOVE_TO));
+}
+
+tn_status tn__build_move(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
+    tn__builder b = tn__begin_graph(p, shape, set);
+    size_t limit = set->n_tensors ? set->n_tensors : 16 * (size_t)b.h->n_layer + 16;
+    size_t capacity = set->n_tensors ? set->capacity : limit;
+    int group = shape.n_outputs;
+    bool shift = shape.kind == TN__GRAPH_SHIFT;
+    TN_TRY(
+        tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
+    tn_arena *a = b.a = set->arena;
+    tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);
+    tn_graph *graph;
+    TN_TRY(tn_graph_new(a, capacity, &graph));
+    for (int32_t built = 0; built < tn__built_count(p); built++) {
+        const int32_t il = tn__built_layer(p, built);
+        const tn__kv_layer *l = &p->kv.layers[il];
+        bool rotates = !tn__arch_has(b.arch, TN_ARCH_NO_ROPE) && !b.h->layers[il].no_rope;
+        if (l->group != group || !l->k || l->from != il || (shift && !rotates)) continue;
+        tn_tensor *k = move_rows(&b, l->k, shift ? il : -1), *v = shift || !l->v ? NULL : move_rows(&b, l->v, -1);
+        TN_TRY(tn_arena_status(a));
+        TN_TRY(tn_graph_add(graph, k));
+        if (v) TN_TRY(tn_graph_add(graph, v));
+        set->graph = graph;
+    }
+    return TN_OK;
+}

@@ -1,0 +1,173 @@
+/* The table of recurrent states: which list has which row. */
+#include "llm/memory/recurrent.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+enum { SPARE_ROWS = 1 };
+
+void tn__recurrent_size(tn__recurrent *s, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints) {
+    *s = (tn__recurrent){.n_rows = n_seqs + n_checkpoints + SPARE_ROWS, .n_seqs = n_seqs, .n_lists = n_seqs + n_kept};
+}
+
+tn_status tn__recurrent_bytes(const tn__recurrent *s, size_t *bytes) {
+    *bytes = s->n_rows ? (size_t)s->n_rows * sizeof *s->refs + (size_t)s->n_lists * sizeof *s->owners : 0;
+    return TN_OK;
+}
+
+tn_status tn__recurrent_allocate(tn__recurrent *s) {
+    if (!s->n_rows) return TN_OK;
+    s->refs = tn_calloc((size_t)s->n_rows, sizeof *s->refs);
+    s->owners = tn_calloc((size_t)s->n_lists, sizeof *s->owners);
+    if (!s->refs || !s->owners) return TN_E_NOMEM;
+    for (int32_t i = 0; i < s->n_lists; i++)
+        s->owners[i] = (tn__state_owner){.row = TN__STATE_NONE, .before = TN__STATE_SAME, .last = -1};
+    return TN_OK;
+}
+
+void tn__recurrent_free(tn__recurrent *s) {
+    tn_free(s->refs);
+    tn_free(s->owners);
+    *s = (tn__recurrent){0};
+}
+
+/* ---- Rows ---- */
+
+static int32_t free_row(const tn__recurrent *s) {
+    for (int32_t i = 0; i < s->n_rows; i++)
+        if (!s->refs[i]) return i;
+    return -1;
+}
+
+static void release_row(tn__recurrent *s, int32_t row) {
+    if (row >= 0) s->refs[row]--;
+}
+
+/* ---- Batches ---- */
+
+/* The sequence's first token in the batch: chooses the row that its state is written to. */
+static bool begin_sequence(tn__recurrent *s, tn__state_owner *o) {
+    const int32_t row = free_row(s);
+    const bool shared = o->row >= 0 && s->refs[o->row] > 1;
+    if (row < 0 && (o->row < 0 || shared)) return false;
+    o->n_before = o->n;
+    o->before = row < 0 ? TN__STATE_LOST : o->row;
+    if (row < 0) return true;
+    s->refs[row] = 1;
+    o->row = row;
+    return true;
+}
+
+/* The row that a sequence's next micro-batch begins with. */
+static int32_t row_to_read(const tn__state_owner *o) {
+    if (!o->n) return -1;
+    return o->n > o->n_before || o->before == TN__STATE_LOST ? o->row : o->before;
+}
+
+static tn_status check_positions(const tn__recurrent *s, int32_t n, const int32_t *positions, const int32_t *seqs) {
+    for (int32_t i = 0; i < n; i++) {
+        int32_t next = tn__recurrent_tokens(s, seqs[i]);
+        for (int32_t k = i - 1; k >= 0; k--)
+            if (seqs[k] == seqs[i]) {
+                next = positions[k] + 1;
+                break;
+            }
+        if (positions[i] != next)
+            return tn_fail(
+                TN_E_UNSUPPORTED,
+                "token %d has position %d, sequence %d continues at %d: recurrent layers need every token in order",
+                i, positions[i], seqs[i], next);
+    }
+    return TN_OK;
+}
+
+tn_status tn__recurrent_take(tn__recurrent *s, int32_t n, const int32_t *positions, const int32_t *seqs,
+                             tn__step *steps) {
+    if (!s->n_rows) return TN_OK;
+    TN_TRY(check_positions(s, n, positions, seqs));
+    for (int32_t i = 0; i < n; i++) {
+        tn__state_owner *o = &s->owners[seqs[i]];
+        if (o->before != TN__STATE_SAME || begin_sequence(s, o)) continue;
+        /* Sequences that have begun with this micro-batch begin again later. */
+        while (--i >= 0) {
+            tn__state_owner *other = &s->owners[seqs[i]];
+            if (other->before == TN__STATE_SAME || other->n > other->n_before) continue;
+            if (other->before != TN__STATE_LOST) {
+                release_row(s, other->row);
+                other->row = other->before;
+            }
+            other->before = TN__STATE_SAME;
+        }
+        return tn_fail(TN_E_FULL, "all %d recurrent states are in use: remove a sequence or a kept prefix",
+                       s->n_rows);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        tn__state_owner *o = &s->owners[seqs[i]];
+        steps[i] =
+            (tn__step){.previous = o->last, .next = -1, .read = o->last < 0 ? row_to_read(o) : -1, .write = -1};
+        if (o->last >= 0) steps[o->last].next = i;
+        o->last = i;
+    }
+    for (int32_t i = n - 1; i >= 0; i--) {
+        tn__state_owner *o = &s->owners[seqs[i]];
+        if (o->last != i) continue;
+        steps[i].write = o->row;
+        o->n = positions[i] + 1;
+        o->last = -1;
+    }
+    s->changes++;
+    return TN_OK;
+}
+
+void tn__recurrent_commit(tn__recurrent *s) {
+    for (int32_t i = 0; s->n_rows && i < s->n_seqs; i++) {
+        release_row(s, s->owners[i].before);
+        s->owners[i].before = TN__STATE_SAME;
+    }
+}
+
+void tn__recurrent_roll_back(tn__recurrent *s) {
+    for (int32_t i = 0; s->n_rows && i < s->n_seqs; i++) {
+        tn__state_owner *o = &s->owners[i];
+        if (o->before == TN__STATE_SAME) continue;
+        const bool lost = o->before == TN__STATE_LOST;
+        release_row(s, o->row);
+        o->row = lost ? TN__STATE_NONE : o->before;
+        o->n = lost ? -1 : o->n_before;
+        o->before = TN__STATE_SAME;
+        s->changes++;
+    }
+}
+
+bool tn__recurrent_lost(const tn__recurrent *s, int32_t seq) { return s->n_rows && s->owners[seq].n < 0; }
+
+/* ---- Lists ---- */
+
+void tn__recurrent_copy(tn__recurrent *s, int32_t source, int32_t target) {
+    if (!s->n_rows || source == target) return;
+    tn__recurrent_remove(s, target);
+    const tn__state_owner *from = &s->owners[source];
+    if (from->row < 0) return;
+    s->refs[from->row]++;
+    s->owners[target].row = from->row;
+    s->owners[target].n = from->n;
+}
+
+void tn__recurrent_remove(tn__recurrent *s, int32_t list) {
+    if (!s->n_rows) return;
+    tn__state_owner *o = &s->owners[list];
+    release_row(s, o->row);
+    *o = (tn__state_owner){.row = TN__STATE_NONE, .before = TN__STATE_SAME, .last = -1};
+    s->changes++;
+}
+
+int32_t tn__recurrent_set(tn__recurrent *s, int32_t list, int32_t n) {
+    tn__recurrent_remove(s, list);
+    const int32_t row = free_row(s);
+    if (row < 0) return -1;
+    s->refs[row] = 1;
+    s->owners[list].row = row;
+    s->owners[list].n = n;
+    return row;
+}

@@ -1,0 +1,67 @@
+/* Recurrent state: what layers that are not attention remember of a sequence, in rows of fixed size.
+ *
+ * Every list (a sequence, or a kept prefix) has at most one row, which holds the state after its first `n` tokens.
+ * Lists may share a row; a sequence whose row is shared writes to another one. While a batch is decoded the row from
+ * before it is kept, where there is a free row to write to, so that a failed batch leaves the sequence as it was; a
+ * sequence for which there was none loses its state with the batch.
+ *
+ * This module keeps the table only. The rows themselves are tensors of kv_cache.c, one or two per layer. */
+#ifndef TN_LLM_MEMORY_RECURRENT_H
+#define TN_LLM_MEMORY_RECURRENT_H
+
+#include <tenon/tensor.h>
+
+/* What a recurrent op reads of a token: the previous and the next token of its sequence in the micro-batch (-1:
+ * none), the row it begins with (-1: zeros, TN__STEP_PADDING: the row of the batch is padding), and the row that
+ * receives the state after it (-1: none). */
+typedef struct tn__step {
+    int32_t previous, next, read, write;
+} tn__step;
+enum { TN__STEP_PADDING = -2 };
+
+typedef struct tn__state_owner {
+    int32_t row;    /* -1: none */
+    int32_t n;      /* tokens that it covers */
+    int32_t before; /* the row from before the batch, TN__STATE_SAME, or TN__STATE_LOST */
+    int32_t n_before;
+    int32_t last; /* index of its last token in the micro-batch, -1 between micro-batches */
+} tn__state_owner;
+enum { TN__STATE_NONE = -1, TN__STATE_SAME = -2, TN__STATE_LOST = -3 };
+
+typedef struct tn__recurrent {
+    int32_t n_rows; /* 0: the model has no recurrent layers */
+    int32_t n_seqs, n_lists;
+    int32_t *refs; /* lists that name the row, and batches that keep it */
+    tn__state_owner *owners;
+    uint32_t changes;
+} tn__recurrent;
+
+/* Rows for every sequence, `n_checkpoints` prefixes, and one more, so that a sequence can keep a state while it goes
+ * on. Takes no memory. */
+void tn__recurrent_size(tn__recurrent *states, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints);
+tn_status tn__recurrent_bytes(const tn__recurrent *states, size_t *bytes);
+tn_status tn__recurrent_allocate(tn__recurrent *states);
+void tn__recurrent_free(tn__recurrent *states);
+
+/* Assigns rows to the sequences of a micro-batch and lists its steps. Positions must continue each sequence:
+ * TN_E_UNSUPPORTED. TN_E_FULL: every row is in use; nothing has changed. */
+tn_status tn__recurrent_take(tn__recurrent *states, int32_t n, const int32_t *positions, const int32_t *seqs,
+                             tn__step *steps);
+/* After the last micro-batch of a batch. */
+void tn__recurrent_commit(tn__recurrent *states);
+/* After a failure: sequences are as before the batch. Returns whether `seq` has lost its state and must be emptied.
+ */
+void tn__recurrent_roll_back(tn__recurrent *states);
+bool tn__recurrent_lost(const tn__recurrent *states, int32_t seq);
+
+/* The target has the source's state. */
+void tn__recurrent_copy(tn__recurrent *states, int32_t source, int32_t target);
+void tn__recurrent_remove(tn__recurrent *states, int32_t list);
+/* Tokens that the list's state covers; 0: none. */
+static inline int32_t tn__recurrent_tokens(const tn__recurrent *s, int32_t list) {
+    return s->n_rows && s->owners[list].row >= 0 ? s->owners[list].n : 0;
+}
+/* Gives an empty list a row for n tokens whose contents the caller writes. -1: none is free. */
+int32_t tn__recurrent_set(tn__recurrent *states, int32_t list, int32_t n);
+
+#endif

@@ -1,0 +1,128 @@
+/* zoo MODEL.gguf FILE.logits [MODE …]: compares a model's logits with those of a reference.
+ *
+ * The reference file holds int32 n_tokens, int32 n_vocab, int32 tokens[n_tokens], f32 logits[n_tokens][n_vocab].
+ * Modes: `batch` (24 tokens at once, then one by one; the default), `cuts` (the batch cut at every position),
+ * `pairs` (two interleaved sequences, the second one token behind). Prints the NMSE of the rows of the first batch
+ * and of the single tokens, for the worst run of each mode, and exits with 1 if one is above $TENON_ZOO_BAR (1e-6).
+ * $TENON_ZOO_DEVICE names the device. */
+#include "tenon/llm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_BATCH = 24 };
+
+typedef struct zoo_case {
+    int32_t n_tokens, n_vocab, first; /* rows computed in the first batch */
+    tn_token *tokens;
+    float *logits;
+} zoo_case;
+
+typedef struct zoo_error {
+    double difference[2], scale[2]; /* of the first batch, of single tokens */
+} zoo_error;
+
+static int fail(const char *what, const char *path) {
+    fprintf(stderr, "%s: %s: %s\n", path, what, tn_error());
+    return 2;
+}
+
+static bool read_case(const char *path, zoo_case *c) {
+    FILE *in = fopen(path, "rb");
+    int32_t head[2];
+    if (!in || fread(head, sizeof head, 1, in) != 1) return false;
+    c->n_tokens = head[0], c->n_vocab = head[1];
+    c->tokens = malloc((size_t)c->n_tokens * sizeof *c->tokens);
+    c->logits = malloc((size_t)c->n_tokens * (size_t)c->n_vocab * sizeof *c->logits);
+    const bool whole = c->tokens && c->logits &&
+                       fread(c->tokens, sizeof *c->tokens, (size_t)c->n_tokens, in) == (size_t)c->n_tokens &&
+                       fread(c->logits, sizeof(float), (size_t)c->n_tokens * (size_t)c->n_vocab, in) ==
+                           (size_t)c->n_tokens * (size_t)c->n_vocab;
+    fclose(in);
+    c->first = c->n_tokens < FIRST_BATCH ? c->n_tokens : FIRST_BATCH;
+    return whole;
+}
+
+static void compare_row(const zoo_case *c, int32_t row, const float *got, zoo_error *e) {
+    const float *want = c->logits + (size_t)row * (size_t)c->n_vocab;
+    const int part = row >= c->first;
+    for (int32_t i = 0; i < c->n_vocab; i++) {
+        const double difference = (double)got[i] - want[i];
+        e->difference[part] += isfinite(difference) ? difference * difference : INFINITY;
+        e->scale[part] += (double)want[i] * want[i];
+    }
+}
+
+/* Decodes tokens begin … end-1 of sequence 0 and, with `pairs`, the tokens one before of sequence 1. */
+static tn_status decode_range(tn_session *s, const zoo_case *c, int32_t begin, int32_t end, bool pairs,
+                              zoo_error *error) {
+    tn_token tokens[128];
+    int32_t seqs[128], rows[128], n = 0;
+    bool outputs[128];
+    for (int32_t i = begin; i < end; i++) {
+        tokens[n] = c->tokens[i], seqs[n] = 0, rows[n] = i, outputs[n++] = true;
+        if (pairs && i > 0) tokens[n] = c->tokens[i - 1], seqs[n] = 1, rows[n] = i - 1, outputs[n++] = true;
+    }
+    TN_TRY(tn_session_decode(s, &(tn_batch){.n_tokens = n, .tokens = tokens, .seqs = seqs, .outputs = outputs}));
+    for (int32_t i = 0; i < n; i++) compare_row(c, rows[i], tn_session_logits(s, i), error);
+    return TN_OK;
+}
+
+static tn_status run_case(tn_session *s, const zoo_case *c, int32_t cut, bool pairs, zoo_error *error) {
+    *error = (zoo_error){0};
+    tn_session_clear(s);
+    if (cut > 0) TN_TRY(decode_range(s, c, 0, cut, pairs, error));
+    TN_TRY(decode_range(s, c, cut, c->first, pairs, error));
+    for (int32_t i = c->first; i < c->n_tokens; i++) TN_TRY(decode_range(s, c, i, i + 1, pairs, error));
+    return TN_OK;
+}
+
+static void keep_worst(const zoo_error *e, double worst[2]) {
+    for (int part = 0; part < 2; part++) {
+        const double value = e->scale[part] > 0 ? e->difference[part] / e->scale[part] : 0;
+        if (!(value <= worst[part])) worst[part] = value;
+    }
+}
+
+static int run_mode(const char *path, tn_session *s, const zoo_case *c, const char *mode, double bar) {
+    const bool cuts = strcmp(mode, "cuts") == 0, pairs = strcmp(mode, "pairs") == 0;
+    double worst[2] = {0, 0};
+    for (int32_t cut = cuts; cut < (cuts ? c->first : 1); cut++) {
+        zoo_error e;
+        if (run_case(s, c, cut, pairs, &e) != TN_OK) return fail(mode, path);
+        keep_worst(&e, worst);
+    }
+    printf("%-6s batch %.2e single %.2e%s\n", mode, worst[0], worst[1],
+           worst[0] <= bar && worst[1] <= bar ? "" : "  ABOVE THE BAR");
+    return worst[0] <= bar && worst[1] <= bar ? 0 : 1;
+}
+
+int main(int count, char **arguments) {
+    if (count < 3) {
+        fprintf(stderr, "usage: zoo MODEL.gguf FILE.logits [batch] [cuts] [pairs]\n");
+        return 2;
+    }
+    const char *path = arguments[1], *device = getenv("TENON_ZOO_DEVICE"), *bar = getenv("TENON_ZOO_BAR");
+    zoo_case c = {0};
+    tn_model *model;
+    tn_session *session;
+    if (!read_case(arguments[2], &c)) return fail("no reference logits", arguments[2]);
+    if (tn_model_open(path, NULL, &model) != TN_OK) return fail("open", path);
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 256, p.n_batch = 128, p.n_ubatch = 64, p.n_seqs = 2, p.n_outputs = 128;
+    p.cache_k = p.cache_v = TN_F32;
+    p.devices[0] = device ? device : "cpu";
+    if (device && strcmp(device, "cpu") != 0) p.devices[1] = "cpu";
+    if (tn_session_open(model, &p, &session) != TN_OK) return fail("session", path);
+    int result = 0;
+    for (int i = 3; i < (count > 3 ? count : 4); i++) {
+        const int one = run_mode(path, session, &c, count > 3 ? arguments[i] : "batch", bar ? atof(bar) : 1e-6);
+        if (one > result) result = one;
+    }
+    tn_session_free(session);
+    tn_model_close(model);
+    free(c.tokens);
+    free(c.logits);
+    return result;
+}
