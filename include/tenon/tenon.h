@@ -13,6 +13,7 @@
 #include "tenon/placement.h"
 #include "tenon/plan.h"
 #include "tenon/recompute.h"
+#include "tenon/recurrent.h"
 #include "tenon/sched.h"
 #include "tenon/speed.h"
 #include "tenon/tensor.h"

@@ -204,6 +204,10 @@ TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
     X(POOL_2D, pool_2d, "pool(x)", 1, 1, CONV, 0)                                                                    \
     X(UPSCALE, upscale, "upscale(x)", 1, 1, MOVE, 0)                                                                 \
     X(ATTENTION, attention, "attention(q,k,v)", 3, 7, ATTENTION, 0)                                                  \
+    X(CAUSAL_CONV, causal_conv, "conv(x,state)", 4, 5, RECURRENT, 0)                                                 \
+    X(LINEAR_ATTENTION, linear_attention, "linear(q,k,v,state)", 5, 8, RECURRENT, 0)                                 \
+    X(SELECTIVE_SCAN, selective_scan, "scan(x,state)", 7, 7, RECURRENT, 0)                                           \
+    X(RWKV7, rwkv7, "rwkv7(r,w,k,v,a,b,state)", 8, 8, RECURRENT, 0)                                                  \
     X(CROSS_ENTROPY_LOSS, cross_entropy_loss, "-Σy*log(p)", 2, 2, REDUCE, 0)                                         \
     X(TIMESTEP_EMBEDDING, timestep_embedding, "timestep(x)", 1, 1, MOVE, 0)                                          \
     X(CUSTOM, custom, "f(x…)", 0, 10, CUSTOM, 0)
@@ -230,6 +234,7 @@ typedef enum tn_op_family {
     TN_FAMILY_MATMUL,
     TN_FAMILY_CONV,
     TN_FAMILY_ATTENTION,
+    TN_FAMILY_RECURRENT, /* recurrent.h */
     TN_FAMILY_CUSTOM
 } tn_op_family;
 
@@ -239,6 +244,8 @@ TN_API tn_op_family tn_op_get_family(tn_op op);
 TN_API int tn_op_min_sources(tn_op op);
 TN_API int tn_op_max_sources(tn_op op);
 TN_API uint32_t tn_op_inplace_mask(tn_op op);
+/* The source whose memory the op updates besides computing its result: the state of recurrent ops; -1: none. */
+TN_API int tn_op_written_source(tn_op op);
 
 typedef enum tn_rope_mode { TN_ROPE_NORMAL, TN_ROPE_NEOX, TN_ROPE_MULTI, TN_ROPE_VISION } tn_rope_mode;
 
@@ -278,6 +285,13 @@ typedef struct tn_attention_params {
     int32_t chunk;  /* 0: none; otherwise (position / chunk) of visible cells equals the query's */
     int32_t page;   /* with page tables: the most cells of a run */
 } tn_attention_params;
+
+/* Parameters of tn_linear_attention (recurrent.h). */
+typedef struct tn_linear_attention_params {
+    float scale;   /* of the result */
+    int32_t delta; /* the delta rule: the state's prediction for k is subtracted from v */
+    int32_t tiled; /* value head h uses key head h % heads_k instead of h / (heads_v / heads_k) */
+} tn_linear_attention_params;
 
 typedef enum tn_pool_kind { TN_POOL_MAX, TN_POOL_AVG } tn_pool_kind;
 typedef enum tn_upscale_mode { TN_UPSCALE_NEAREST, TN_UPSCALE_BILINEAR } tn_upscale_mode;
@@ -356,6 +370,10 @@ typedef union tn_op_params {
     } hadamard;
     tn_rope_params rope;
     tn_attention_params attention;
+    tn_linear_attention_params linear_attention;
+    struct {
+        int32_t silu;
+    } causal_conv;
     tn_conv_params conv;
     tn_pool_params pool;
     struct {

@@ -80,7 +80,8 @@ static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_entry *entry) {
     case TN_FAMILY_LEAF: return TN__KIND_LEAF;
     case TN_FAMILY_MATMUL:
     case TN_FAMILY_CONV: return TN__KIND_MATMUL;
-    case TN_FAMILY_ATTENTION: return TN__KIND_ATTENTION;
+    case TN_FAMILY_ATTENTION:
+    case TN_FAMILY_RECURRENT: return TN__KIND_ATTENTION;
     case TN_FAMILY_NORM:
     case TN_FAMILY_ROPE: return TN__KIND_NORM;
     case TN_FAMILY_BINARY:

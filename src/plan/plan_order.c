@@ -3,12 +3,14 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "tensor/external.h"
 #include "tensor/graph_build.h"
 
 #include <string.h>
 
 /* Ordering constraints: sources before users; and for every node that writes into memory of another tensor (cpy,
- * set_rows into a view; custom ops, anywhere), the accesses before it and after it. */
+ * set_rows into a view; recurrent ops into their state; custom ops, anywhere), the accesses before it and after it.
+ */
 typedef struct dependencies {
     const tn_graph *graph;
     size_t n, n_tensors;
@@ -50,8 +52,6 @@ static int roots_of(const dependencies *w, const tn_tensor *t, uint32_t roots[TN
     return count;
 }
 
-static bool writes_through(const tn_tensor *t) { return t->view_src && tn_op_get_family(t->op) != TN_FAMILY_VIEW; }
-
 typedef struct root_access {
     uint32_t writer; /* last node other than the root itself that wrote into it */
     uint32_t reader; /* last node that read it since; earlier ones are linked through next_reader */
@@ -71,6 +71,7 @@ static tn_status find_hazards(dependencies *w) {
         const tn_tensor *t = tn_graph_node(w->graph, i);
         uint32_t roots[ROOTS_PER_NODE];
         int count = roots_of(w, t, roots);
+        const tn_tensor *written = tn__written_root(t);
         if (t->op == TN_OP_CUSTOM) {
             if (custom != TN_GRAPH_NONE) TN_TRY_GOTO(add_edge(w, custom, i), status, out);
             custom = i;
@@ -78,7 +79,7 @@ static tn_status find_hazards(dependencies *w) {
         for (int k = 0; k < count; k++) {
             root_access *a = &accesses[roots[k]];
             if (a->writer != TN_GRAPH_NONE) TN_TRY_GOTO(add_edge(w, a->writer, i), status, out);
-            if (writes_through(t) && roots[k] == tn_graph_index(w->graph, t->view_src)) {
+            if (written && roots[k] == tn_graph_index(w->graph, written)) {
                 for (uint32_t r = a->reader; r != TN_GRAPH_NONE; r = next[r])
                     TN_TRY_GOTO(add_edge(w, r / ROOTS_PER_NODE, i), status, out);
                 *a = (root_access){i, TN_GRAPH_NONE};

@@ -95,8 +95,9 @@ static void assign_certain_nodes(const assigner *a) {
             assign_stream(node, pin, TN__CAUSE_PINNED);
             continue;
         }
-        const tn__assignment *root = t->view_src ? assignment_of(a, t->view_src) : NULL;
         if (tn__is_view_op(t)) continue;
+        const tn_tensor *written = tn__written_root(t);
+        const tn__assignment *root = written ? assignment_of(a, written) : NULL;
         if (root && root->stream >= 0 && stream_supports(a, root->stream, t)) {
             assign_stream(node, root->stream, TN__CAUSE_WRITES);
             continue;
@@ -170,14 +171,15 @@ static void assign_remaining_nodes(const assigner *a) {
 static void assign_writers(const assigner *a) {
     for (size_t i = 0; i < a->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(a->graph, i);
-        tn__assignment *node = &a->assigned[i], *root = t->view_src ? assignment_of(a, t->view_src) : NULL;
-        if (tn__is_view_op(t) || !root || root->stream < 0 || root->stream == node->stream) continue;
+        const tn_tensor *written = tn__written_root(t);
+        tn__assignment *node = &a->assigned[i], *root = written ? assignment_of(a, written) : NULL;
+        if (!root || root->stream < 0 || root->stream == node->stream) continue;
         tn_location location;
-        bool root_stays = root->cause == TN__CAUSE_PINNED || tn__sched_location(a->sched, t->view_src, &location);
+        bool root_stays = root->cause == TN__CAUSE_PINNED || tn__sched_location(a->sched, written, &location);
         if (node->cause != TN__CAUSE_PINNED && stream_supports(a, root->stream, t))
             assign_stream(node, root->stream, TN__CAUSE_WRITES);
         else if (node->stream >= 0 && !root_stays &&
-                 (t->view_src->op == TN_OP_NONE || stream_supports(a, node->stream, t->view_src)))
+                 (written->op == TN_OP_NONE || stream_supports(a, node->stream, written)))
             assign_stream(root, node->stream, TN__CAUSE_WRITTEN);
     }
 }
@@ -220,14 +222,18 @@ static tn_status fail_unsupported(const assigner *a, const tn_tensor *t) {
     return TN_E_UNSUPPORTED;
 }
 
-/* Whether the stream's device can write the node's result: the caller may have put it, or the tensor it writes into,
- * into memory of another device. */
-static bool can_write_result(const assigner *a, const tn_tensor *t, int stream) {
-    const tn_tensor *root = t->view_src ? t->view_src : t;
+static bool can_write(const assigner *a, const tn_tensor *root, int stream) {
     const tn__assignment *assignment = assignment_of(a, root);
     if (!assignment || assignment->stream < 0) return true;
     return tn_device_supports_buffer_type(tn_stream_device(a->sched->core->streams[stream]),
                                           tn__sched_memory_type(a->sched, root, assignment->stream));
+}
+/* The tensor that the node writes and the stream's device cannot, or NULL: the caller may have put its result, or the
+ * tensor it writes into, into memory of another device. */
+static const tn_tensor *unwritable(const assigner *a, const tn_tensor *t, int stream) {
+    const tn_tensor *root = t->view_src ? t->view_src : t, *written = tn__written_root(t);
+    if (!can_write(a, root, stream)) return root;
+    return written && !can_write(a, written, stream) ? written : NULL;
 }
 
 /* Every node must be able to run where it is assigned. */
@@ -239,9 +245,11 @@ static tn_status check_assignments(const assigner *a) {
         if (node->stream < 0) return fail_unsupported(a, t);
         const char *device = tn_device_name(tn_stream_device(a->sched->core->streams[node->stream]));
         if (stream_supports(a, node->stream, t)) {
-            if (can_write_result(a, t, node->stream)) continue;
-            return tn_fail(TN_E_UNSUPPORTED, "'%s' (%s) would run on %s, which cannot write the memory of its result",
-                           t->name, tn_op_name(t->op), device);
+            const tn_tensor *written = unwritable(a, t, node->stream);
+            if (!written) continue;
+            return tn_fail(TN_E_UNSUPPORTED, "'%s' (%s) would run on %s, which cannot write the memory of %s '%s'",
+                           t->name, tn_op_name(t->op), device,
+                           written == tn__written_root(t) ? "the tensor" : "its result", written->name);
         }
         if (node->cause == TN__CAUSE_PINNED)
             return tn_fail(TN_E_UNSUPPORTED, "'%s' (%s) is pinned to %s, which does not support it", t->name,

@@ -29,7 +29,8 @@ static void count_readers(const border *b) {
     for (size_t i = 0; i < b->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(b->graph, i);
         if (tn__is_view_op(t) || b->assigned[i].stream < 0) continue;
-        uint32_t root = t->view_src ? tn_graph_index(b->graph, t->view_src) : TN_GRAPH_NONE;
+        const tn_tensor *written = tn__written_root(t);
+        uint32_t root = written ? tn_graph_index(b->graph, written) : TN_GRAPH_NONE;
         if (root < b->n_nodes) b->written[root] = true;
         for (int s = 0; s < TN_MAX_SRC; s++)
             if (t->src[s])
@@ -69,7 +70,7 @@ static bool may_move(const border *b, size_t i, int to) {
     tn_op_family family = tn_op_get_family(t->op);
     bool cheap = family != TN_FAMILY_MATMUL && family != TN_FAMILY_ATTENTION && family != TN_FAMILY_CONV &&
                  family != TN_FAMILY_CUSTOM;
-    return cheap && !t->view_src && !b->written[i] && b->assigned[i].cause == TN__CAUSE_NEXT_TO &&
+    return cheap && !tn__written_root(t) && !b->written[i] && b->assigned[i].cause == TN__CAUSE_NEXT_TO &&
            tn__sched_supports_op(b->sched, to, t, NULL, 0);
 }
 

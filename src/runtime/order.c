@@ -74,16 +74,13 @@ static tn_status remember_order(tn_sched *s, tn__order *fresh) {
 static void memory_access(const tn_tensor *t, bool *writes, bool *reads) {
     *writes = *reads = false;
     if (tn__is_view_op(t)) return;
-    for (int x = 0; x <= TN_MAX_SRC; x++) {
-        const tn_tensor *source = x < TN_MAX_SRC ? t->src[x] : t->view_src;
-        if (!source) continue;
-        const tn_tensor *root = source->view_src ? source->view_src : source;
-        if (!tn__is_external(root) || tn_tensor_usage(root) == TN_USAGE_WEIGHTS) continue;
-        if (x == TN_MAX_SRC)
-            *writes = true;
-        else
-            *reads = true;
+    for (int x = 0; x < TN_MAX_SRC; x++) {
+        if (!t->src[x]) continue;
+        const tn_tensor *root = t->src[x]->view_src ? t->src[x]->view_src : t->src[x];
+        if (tn__is_external(root) && tn_tensor_usage(root) != TN_USAGE_WEIGHTS) *reads = true;
     }
+    const tn_tensor *written = tn__written_root(t);
+    if (written && tn__is_external(written) && tn_tensor_usage(written) != TN_USAGE_WEIGHTS) *writes = true;
     if (t->op == TN_OP_CUSTOM || (!t->view_src && tn__is_external(t))) *writes = true;
 }
 

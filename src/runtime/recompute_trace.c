@@ -75,7 +75,8 @@ static tn_status find_read_tensors(tn__values *v) {
                 return tn_fail(TN_E_INVALID, "tensor '%s' (%s) is used but not part of the graph", source->name,
                                tn_op_name(source->op));
         }
-        if (t->view_src && !only_views(t)) v->written[v->root[i]] = true;
+        const tn_tensor *written = tn__written_root(t);
+        if (written) v->written[tn_graph_index(v->graph, written)] = true;
     }
     return TN_OK;
 }
@@ -99,8 +100,8 @@ static void spread_writes(tn__values *v) {
 static void find_fixed(tn__values *v) {
     for (uint32_t i = 0; i < v->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(v->graph, i);
-        bool fixed = t->op == TN_OP_CUSTOM || (t->view_src && !only_views(t)) || v->written[i] || v->kept[i] ||
-                     tn__is_external(t);
+        bool fixed =
+            t->op == TN_OP_CUSTOM || tn__written_root(t) || v->written[i] || v->kept[i] || tn__is_external(t);
         for (int s = 0; s < TN__READS; s++)
             fixed = fixed || (v->reads[i][s] != NONE && v->written[v->root[v->reads[i][s]]]);
         v->fixed[i] = fixed;

@@ -2,6 +2,7 @@
 #include "speed/speed_internal.h"
 
 #include "base/checked.h"
+#include "tenon/recurrent.h"
 
 #include <math.h>
 
@@ -63,6 +64,31 @@ static tn__cost attention_cost(const tn_tensor *node, const tn_predict_params *p
     return c;
 }
 
+/* Operations per element of the state and token: decay, update and output; the delta rule and RWKV 7 add one more sum
+ * and its use, the selective scan an exponential (counted as ten). */
+static double recurrent_operations(const tn_tensor *node) {
+    const double tokens = (double)node->src[TN_RECURRENT_STEPS]->ne[1],
+                 elements = tokens * (double)node->src[TN_RECURRENT_STATE]->ne[0];
+    switch (node->op) {
+    case TN_OP_CAUSAL_CONV: return 2 * (double)tn_nelements(node) * (double)node->src[TN_CONV_W]->ne[0];
+    case TN_OP_LINEAR_ATTENTION: return elements * (node->params.linear_attention.delta ? 7 : 5);
+    case TN_OP_SELECTIVE_SCAN: return elements * 16;
+    default: return elements * 8;
+    }
+}
+
+/* Every sequence reads and writes one row of the state. */
+static tn__cost recurrent_cost(const tn_tensor *node, const tn_predict_params *p) {
+    const double tokens = (double)node->src[TN_RECURRENT_STEPS]->ne[1],
+                 seqs = fmin(fmax(1, (double)p->n_seqs), tokens);
+    tn__cost c = {.kind = TN__COST_RECURRENT, .type = TN_F32, .rows = tokens / fmax(seqs, 1)};
+    c.weights = 2 * seqs * row_bytes_of(node->src[TN_RECURRENT_STATE]);
+    c.bytes = c.weights + data_bytes(node);
+    for (int i = TN_RECURRENT_STEPS; i < TN_MAX_SRC; i++) c.bytes += data_bytes(node->src[i]);
+    c.operations = recurrent_operations(node);
+    return c;
+}
+
 /* Of tables only the rows that are named are read or written. */
 static tn__cost other_cost(const tn_tensor *node) {
     tn__cost c = {.kind = TN__COST_OTHER, .type = node->type};
@@ -89,6 +115,7 @@ tn__cost tn__node_cost(const tn_tensor *node, const tn_predict_params *params) {
     case TN_OP_OUT_PROD: return multiply_cost(node);
     case TN_OP_MUL_MAT_ID: return experts_cost(node);
     case TN_OP_ATTENTION: return attention_cost(node, params);
-    default: return other_cost(node);
+    default:
+        return tn_op_get_family(node->op) == TN_FAMILY_RECURRENT ? recurrent_cost(node, params) : other_cost(node);
     }
 }

@@ -6,6 +6,7 @@
  *   experts  = max(bytes / read, operations / (experts[rows] × multiply)) + launch, counting the experts in use
  *   attention= few rows: keys / attention_keys[heads that read each] × size of a key + launch
  *              many rows: max(cache bytes / read, operations / attention_many) + launch
+ *   recurrent= max(bytes / read, operations / rate of f32 multiplication) + launch; counted as attention
  *   others   = bytes / move + launch
  *
  * All constants are measured on the device (measure.c) or part of its specification, except those named here. Why
@@ -29,6 +30,8 @@
 /* Up to this many rows devices use kernels that read every weight once: GEMV on GPUs, and decode of a few
  * sequences. */
 enum { FEW_ROWS = 8 };
+/* Rows at which matrix multiplication reaches its full rate: that of the arithmetic of recurrent layers. */
+enum { MANY_ROWS = 512 };
 /* A node counts as limited by memory where reading at the peak would take more than this share of its time. */
 static const double memory_share = 0.6;
 
@@ -95,6 +98,8 @@ static double node_seconds(const tn_device_speed *s, const tn_tensor *node, cons
         return ramp + (rate > 0 ? fmax(divided(c->weights, weights_rate(s, node)), c->operations / rate) : 0);
     }
     case TN__COST_ATTENTION: return attention_seconds(s, c);
+    case TN__COST_RECURRENT:
+        return fmax(divided(c->bytes, s->read), divided(c->operations, tn_speed_multiply(s, c->type, MANY_ROWS)));
     case TN__COST_OTHER: return divided(c->bytes, s->move);
     }
     return 0;
@@ -114,7 +119,7 @@ static void add_node_time(prediction_state *p, const tn__visit *visit) {
     if (c.kind == TN__COST_MULTIPLY) p->rows = fmax(p->rows, c.rows);
     if (c.kind == TN__COST_OTHER)
         r->other += seconds;
-    else if (c.kind == TN__COST_ATTENTION)
+    else if (c.kind == TN__COST_ATTENTION || c.kind == TN__COST_RECURRENT)
         r->attention += seconds;
     else
         r->multiply += seconds;

@@ -12,7 +12,13 @@ enum { TN__KEY_BYTES = 512 };
 
 /* ---- What a node does (cost.c) ---- */
 
-typedef enum tn__cost_kind { TN__COST_MULTIPLY, TN__COST_EXPERTS, TN__COST_ATTENTION, TN__COST_OTHER } tn__cost_kind;
+typedef enum tn__cost_kind {
+    TN__COST_MULTIPLY,
+    TN__COST_EXPERTS,
+    TN__COST_ATTENTION,
+    TN__COST_RECURRENT,
+    TN__COST_OTHER
+} tn__cost_kind;
 
 typedef struct tn__cost {
     tn__cost_kind kind;

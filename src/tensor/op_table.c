@@ -1,5 +1,5 @@
 /* Properties of ops, generated from TN_OP_TABLE. */
-#include "tenon/tensor.h"
+#include "tenon/recurrent.h"
 
 typedef struct op_row {
     const char *name, *symbol;
@@ -24,3 +24,4 @@ tn_op_family tn_op_get_family(tn_op op) { return op_row_of(op)->family; }
 int tn_op_min_sources(tn_op op) { return op_row_of(op)->min; }
 int tn_op_max_sources(tn_op op) { return op_row_of(op)->max; }
 uint32_t tn_op_inplace_mask(tn_op op) { return op_row_of(op)->inplace; }
+int tn_op_written_source(tn_op op) { return op_row_of(op)->family == TN_FAMILY_RECURRENT ? TN_RECURRENT_STATE : -1; }

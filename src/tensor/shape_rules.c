@@ -1,29 +1,16 @@
 /* Shape rules, one per op: check of the sources, and type and shape of the result. */
+#include "tensor/shape_rules.h"
 #include "base/checked.h"
-#include "tensor/tensor_internal.h"
 
 #include <string.h>
-
-#define REFUSE(status, ...) return tn__op_fail(t, status, __VA_ARGS__)
-#define REQUIRE(condition, status, ...)                                                                              \
-    do {                                                                                                             \
-        if (!(condition)) REFUSE(status, __VA_ARGS__);                                                               \
-    } while (0)
 
 static bool is_f32_f16_bf16(const tn_tensor *x) {
     return x->type == TN_F32 || x->type == TN_F16 || x->type == TN_BF16;
 }
-static bool is_index(const tn_tensor *x) { return x->type == TN_I32; }
 
 static void shape_of(tn_tensor *t, const tn_tensor *x) {
     t->n_dims = x->n_dims;
     memcpy(t->ne, x->ne, sizeof t->ne);
-}
-static void has_shape(tn_tensor *t, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
-    t->ne[0] = n0;
-    t->ne[1] = n1;
-    t->ne[2] = n2;
-    t->ne[3] = n3;
 }
 /* The result is a view of x. */
 static void view_of(tn_tensor *t, tn_tensor *x, size_t offset) {
@@ -694,6 +681,10 @@ const tn__shape_rule tn__shape_rules[TN_OP_COUNT] = {
     [TN_OP_POOL_2D] = rule_pool,
     [TN_OP_UPSCALE] = rule_upscale,
     [TN_OP_ATTENTION] = rule_attention,
+    [TN_OP_CAUSAL_CONV] = tn__rule_causal_conv,
+    [TN_OP_LINEAR_ATTENTION] = tn__rule_linear_attention,
+    [TN_OP_SELECTIVE_SCAN] = tn__rule_selective_scan,
+    [TN_OP_RWKV7] = tn__rule_rwkv7,
     [TN_OP_CROSS_ENTROPY_LOSS] = rule_cross_entropy,
     [TN_OP_TIMESTEP_EMBEDDING] = rule_timestep,
     [TN_OP_CUSTOM] = rule_custom,

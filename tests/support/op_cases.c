@@ -584,6 +584,7 @@ tn_tensor *random_case(tn_arena *a, tn_op op, rng *r, bool wild) {
     case TN_FAMILY_MATMUL: return matmul_case(a, op, r, wild);
     case TN_FAMILY_CONV: return conv_case(a, op, r);
     case TN_FAMILY_ATTENTION: return attention_case(a, r);
+    case TN_FAMILY_RECURRENT: return recurrent_case(a, op, r);
     case TN_FAMILY_CUSTOM: return custom_case(a, r);
     default: return NULL;
     }

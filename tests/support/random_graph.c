@@ -1,6 +1,8 @@
 /* Random graphs, and their execution node by node. */
 #include "random_graph.h"
 
+#include "tenon/recurrent.h"
+
 #include "base/checked.h"
 #include "base/hash.h"
 #include "plan/plan_internal.h"
@@ -21,11 +23,12 @@ void make_world(world *w, rng *r, int ops) {
     tn_arena *a = w->arena;
     int64_t rows = rng_below(r, 10) ? 1 + (int64_t)rng_below(r, 6) : 0;
     tn_tensor *weight = tn_input(a, TN_F32, WIDTH, WIDTH), *gain = tn_input(a, TN_F32, WIDTH),
-              *state = tn_input(a, TN_F32, WIDTH, 2 * rows), *index = tn_input(a, TN_I32, rows);
+              *state = tn_input(a, TN_F32, WIDTH, 2 * rows), *index = tn_input(a, TN_I32, rows),
+              *taps = tn_input(a, TN_F32, 2, WIDTH), *steps = tn_input(a, TN_I32, 4, rows);
     for (int i = 0; i < 3; i++) w->pool[w->n++] = tn_input(a, TN_F32, WIDTH, rows);
     for (int i = 0; i < ops; i++) {
         tn_tensor *x = pick(w, r), *y = pick(w, r), *z;
-        switch (rng_below(r, 18)) {
+        switch (rng_below(r, 19)) {
         case 0: z = tn_mul_mat(a, weight, x); break;
         case 1: z = tn_add(a, x, y); break;
         case 2: z = tn_add(a, x, x); break;
@@ -46,6 +49,7 @@ void make_world(world *w, rng *r, int ops) {
             z = rows ? tn_add(a, x, tn_view(a, y, 1, (int64_t[]){WIDTH}, NULL, (size_t)(rows - 1) * WIDTH * 4))
                      : tn_neg(a, x);
             break;
+        case 17: z = tn_causal_conv(a, x, taps, NULL, state, steps, false); break; /* updates an input */
         default: z = tn_neg(a, x); break;
         }
         w->pool[w->n++] = z;
@@ -89,7 +93,9 @@ void fill_leaves(const tn_graph *g, uint64_t seed) {
     for (size_t i = 0; i < tn_graph_leaf_count(g); i++) {
         tn_tensor *t = tn_graph_leaf(g, i);
         for (int64_t k = 0; k < tn_nelements(t); k++) {
-            if (t->type == TN_I32)
+            if (t->type == TN_I32 && t->ne[0] == 4) /* the steps of sequences of one token, each with its row */
+                ((int32_t *)t->data)[k] = k % 4 < 2 ? -1 : (int32_t)(k / 4);
+            else if (t->type == TN_I32)
                 ((int32_t *)t->data)[k] = (int32_t)k;
             else
                 ((float *)t->data)[k] = rng_normal(&r);

@@ -603,6 +603,10 @@ void reference_run(const tn_tensor *node, double *out, double *scale_out) {
     case TN_OP_L2_NORM:
     case TN_OP_GROUP_NORM: norms(node, out, scale); break;
     case TN_OP_HADAMARD: hadamard(node, out, scale); break;
+    case TN_OP_CAUSAL_CONV:
+    case TN_OP_LINEAR_ATTENTION:
+    case TN_OP_SELECTIVE_SCAN:
+    case TN_OP_RWKV7: reference_recurrent(node, out, scale); break;
     case TN_OP_DIAG_MASK_INF:
     case TN_OP_DIAG_MASK_ZERO: movement(node, out, scale); break;
     default: {

@@ -14,12 +14,20 @@ double *reference_values(const tn_tensor *t);
  * magnitude that rounding errors are relative to: the sum of the magnitudes of its terms. */
 void reference_run(const tn_tensor *node, double *result, double *scale);
 
+/* All elements of the state after a recurrent op; the caller frees with free(). */
+double *reference_state(const tn_tensor *node);
+
 /* A random case of an op: a node whose sources are leaves, or views of leaves, with random values, in an arena with
  * data. NULL if there is no case for the op. With `wild`, sources of element-wise ops and mat-muls contain NaN and
  * infinities. */
 tn_tensor *random_case(tn_arena *arena, tn_op op, rng *r, bool wild);
 /* Case i of a list of attention over head sizes, cache types, and few and many tokens. NULL after the last. */
 tn_tensor *cache_case(tn_arena *arena, int i, rng *r);
+
+/* A random table for recurrent ops: interleaved sequences, branches, stored states, padding; with `hostile` also
+ * entries that do not belong into a table. */
+void random_steps(int32_t (*steps)[4], int64_t tokens, int64_t rows, bool hostile, rng *r);
+tn_tensor *recurrent_case(tn_arena *arena, tn_op op, rng *r);
 
 /* A mul_mat_id of this shape; same_input: all experts of a token multiply the same column. */
 typedef struct expert_shape {

@@ -40,4 +40,7 @@ void reference_conv_transpose(const tn_tensor *node, double *out, double *scale)
 void reference_pool(const tn_tensor *node, double *out, double *scale);
 void reference_upscale(const tn_tensor *node, double *out, double *scale);
 
+/* Recurrent layers (recurrent/reference.c). Arguments as for reference_run. */
+void reference_recurrent(const tn_tensor *node, double *out, double *scale);
+
 #endif

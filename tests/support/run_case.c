@@ -25,6 +25,15 @@ bool can_run_in_place(tn_stream *stream, const tn_tensor *node, int source) {
     return true;
 }
 
+static const tn_tensor *updated_source(const tn_tensor *node) {
+    int source = tn_op_written_source(node->op);
+    return source < 0 ? NULL : node->src[source];
+}
+size_t case_bytes(const tn_tensor *node) {
+    const tn_tensor *state = updated_source(node);
+    return tn_nbytes(node) + (state ? tn_nbytes(state) : 0);
+}
+
 /* A leaf that is bound to device memory for a run. */
 typedef struct guest {
     tn_tensor *root;
@@ -80,8 +89,10 @@ static void *run(tn_stream *stream, tn_tensor *node, int in_place, tn_buffer_typ
         if (tn_program_scratch(program)) assert_ok(tn_buffer_new(type, tn_program_scratch(program), &scratch));
         assert_ok(tn_program_run(program, scratch));
         assert_ok(tn_stream_synchronize(stream));
-        bytes = malloc(tn_nbytes(node) + 1);
+        const tn_tensor *state = updated_source(node);
+        bytes = malloc(case_bytes(node) + 1);
         if (!tn_is_empty(node)) assert_ok(tn_tensor_get(node, bytes));
+        if (state && !tn_is_empty(state)) assert_ok(tn_tensor_get(state, (char *)bytes + tn_nbytes(node)));
         tn_program_free(program);
         tn_buffer_free(scratch);
     }
@@ -123,6 +134,10 @@ static double tolerance_of_op(const tn_tensor *node) {
     case TN_OP_MUL_MAT_ID: return node->src[0]->type == TN_F32 ? 2e-5 : 1.2e-2;
     case TN_OP_ATTENTION:
         return node->src[TN_ATTN_K]->type == TN_F32 && node->src[TN_ATTN_V]->type == TN_F32 ? 1e-4 : 2e-2;
+    case TN_OP_CAUSAL_CONV: return 2e-6;
+    case TN_OP_LINEAR_ATTENTION:
+    case TN_OP_SELECTIVE_SCAN:
+    case TN_OP_RWKV7: return 1e-5;
     case TN_OP_OUT_PROD:
     case TN_OP_CONV_1D:
     case TN_OP_CONV_2D:
@@ -146,7 +161,23 @@ static double to_integer(tn_type type, double v) {
     return v > high ? high : v < -high - 1 ? -high - 1 : v;
 }
 
+/* The state after a recurrent op, which follows the result. Errors are relative to the largest value of the state. */
+static void check_state(const tn_tensor *node, const void *bytes, const char *where) {
+    tn_tensor state = *updated_source(node);
+    double *expected = reference_state(node), *got, most = 0;
+    state.data = (char *)(uintptr_t)bytes + tn_nbytes(node);
+    got = reference_values(&state);
+    for (int64_t i = 0; i < tn_nelements(&state); i++) most = fmax(most, fabs(expected[i]));
+    for (int64_t i = 0; i < tn_nelements(&state); i++)
+        if (!(fabs(got[i] - expected[i]) <= case_slack * tolerance_of_op(node) * most))
+            fail_msg("%s: %s: element %lld of the state is %.9g, should be %.9g (largest %g)", where,
+                     describe_case(node), (long long)i, got[i], expected[i], most);
+    free(expected);
+    free(got);
+}
+
 void check_case(const tn_tensor *node, const void *bytes, const char *where) {
+    if (updated_source(node)) check_state(node, bytes, where);
     int64_t n = tn_nelements(node);
     double *expected = malloc(((size_t)n + 1) * sizeof *expected), *scale = malloc(((size_t)n + 1) * sizeof *scale);
     reference_run(node, expected, scale);

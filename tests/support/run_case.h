@@ -6,8 +6,10 @@
 
 #include "tenon/backend.h"
 
-/* Runs a node of random_case (sources in host memory) and returns the bytes of the result, which the caller frees
- * with free(). With in_place >= 0 the result is computed in place of that source. The node and its sources are
+/* Bytes of the result, and of the state after it that a recurrent op updates. */
+size_t case_bytes(const tn_tensor *node);
+/* Runs a node of random_case (sources in host memory) and returns these case_bytes(), which the caller frees with
+ * free(). With in_place >= 0 the result is computed in place of that source. The node and its sources are
  * unchanged afterwards. NULL if the device does not support the op. */
 void *run_case(tn_stream *stream, tn_tensor *node, int in_place);
 /* The same with source 0, which must be a whole leaf, as weights in a buffer of this type, where the device may

@@ -39,6 +39,7 @@ typedef struct cpu_node {
     uint8_t n_roots;
     uint32_t first_counter;
     const tn_tensor *root, *roots[TN_MAX_SRC]; /* of the node, and of its sources */
+    const tn_tensor *state;                    /* the source that it updates, or NULL */
 } cpu_node;
 
 typedef struct step_task {
@@ -94,11 +95,20 @@ static bool reads_root(const cpu_node *a, const tn_tensor *root) {
         if (a->roots[i] == root) return true;
     return false;
 }
+/* Whether a updates memory that b reads or writes. */
+static bool updates(const cpu_node *a, const cpu_node *b, bool by_address) {
+    if (!a->state) return false;
+    if (!by_address) return reads_root(b, root_of(a->state)) || b->root == root_of(a->state);
+    return overlap(a->state, b->node, true) || reads(b->node, a->state);
+}
 /* Whether two nodes must keep their order. A custom op may have side effects, so it is never reordered. */
 static bool ordered(const cpu_node *a, const cpu_node *b, bool by_address) {
     if (a->custom || b->custom) return true;
-    if (!by_address) return a->root == b->root || reads_root(a, b->root) || reads_root(b, a->root);
-    return overlap(a->node, b->node, true) || reads(a->node, b->node) || reads(b->node, a->node);
+    if (!by_address)
+        return a->root == b->root || reads_root(a, b->root) || reads_root(b, a->root) || updates(a, b, false) ||
+               updates(b, a, false);
+    return overlap(a->node, b->node, true) || reads(a->node, b->node) || reads(b->node, a->node) ||
+           updates(a, b, true) || updates(b, a, true);
 }
 
 /* ---- Arranging ---- */
@@ -320,6 +330,8 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
         cpu_node *info = &p->nodes[p->n_nodes++];
         *info = (cpu_node){.node = nodes[i], .op = op, .custom = nodes[i]->op == TN_OP_CUSTOM};
         info->root = root_of(nodes[i]);
+        const int written = tn_op_written_source(nodes[i]->op);
+        if (written >= 0) info->state = nodes[i]->src[written];
         for (int s = 0; s < TN_MAX_SRC; s++)
             if (nodes[i]->src[s]) info->roots[info->n_roots++] = root_of(nodes[i]->src[s]);
         info->cost = cost_of(nodes[i], op);

@@ -43,7 +43,7 @@ static bool asked_for(tn_op op) {
 }
 
 static void compare_bytes(const tn_tensor *node, const void *a, const void *b, const char *where) {
-    if (!tn_is_empty(node) && memcmp(a, b, tn_nbytes(node)) != 0)
+    if (!tn_is_empty(node) && memcmp(a, b, case_bytes(node)) != 0)
         fail_msg("%s: %s: bits differ", where, describe_case(node));
 }
 

@@ -293,6 +293,10 @@ static void every_op_is_accounted_for(void **state) {
                                  TN_OP_CONV_TRANSPOSE_2D,
 
                                  TN_OP_UPSCALE,
+                                 TN_OP_CAUSAL_CONV,
+                                 TN_OP_LINEAR_ATTENTION,
+                                 TN_OP_SELECTIVE_SCAN,
+                                 TN_OP_RWKV7,
                                  TN_OP_TIMESTEP_EMBEDDING,
                                  TN_OP_CUSTOM};
     for (int op = 0; op < TN_OP_COUNT; op++) {

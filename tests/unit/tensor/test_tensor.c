@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "tenon/graph.h"
+#include "tenon/recurrent.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -25,6 +26,25 @@ static tn_tensor *attend_pages(tn_arena *a, int64_t entry, int32_t page, bool ma
                               .pages = i32(a, entry, 3, 5),
                               .mask = masked ? f32(a, 9, 6, 1, 1) : NULL};
     return tn_attention(a, &s, &(tn_attention_params){.scale = 1, .page = page});
+}
+/* Recurrent ops over 6 tokens, with rows of the state of this size. */
+static tn_tensor *recur(tn_arena *a, tn_op op, int64_t row) {
+    tn_tensor *state = f32(a, row, 2, 1, 1), *steps = i32(a, 4, 6, 1), *x = f32(a, 8, 2, 6, 1),
+              *y = f32(a, 8, 6, 1, 1);
+    if (op == TN_OP_CAUSAL_CONV) return tn_causal_conv(a, y, f32(a, 4, 8, 1, 1), NULL, state, steps, false);
+    if (op == TN_OP_LINEAR_ATTENTION)
+        return tn_linear_attention(
+            a, &(tn_linear_attention_sources){.q = x, .k = x, .v = x, .state = state, .steps = steps}, NULL);
+    if (op == TN_OP_SELECTIVE_SCAN)
+        return tn_selective_scan(a, &(tn_selective_scan_sources){.x = y,
+                                                                 .dt = y,
+                                                                 .A = f32(a, 3, 8, 1, 1),
+                                                                 .B = f32(a, 3, 6, 1, 1),
+                                                                 .C = f32(a, 3, 6, 1, 1),
+                                                                 .state = state,
+                                                                 .steps = steps});
+    return tn_rwkv7(
+        a, &(tn_rwkv7_sources){.r = x, .w = x, .k = x, .v = x, .a = x, .b = x, .state = state, .steps = steps});
 }
 static void nothing(const tn_custom_job *job) { (void)job; }
 
@@ -291,7 +311,15 @@ typedef struct fixture {
     X(240, HADAMARD, TN_E_INVALID, (0, 0, 0, 0), (tn_hadamard(a, m, 3)))                                             \
     X(241, HADAMARD, TN_E_INVALID, (0, 0, 0, 0), (tn_hadamard(a, m, 0)))                                             \
     X(242, HADAMARD, TN_E_SHAPE, (0, 0, 0, 0), (tn_hadamard(a, m, 8)))                                               \
-    X(243, HADAMARD, TN_E_TYPE, (0, 0, 0, 0), (tn_hadamard(a, h, 2)))
+    X(243, HADAMARD, TN_E_TYPE, (0, 0, 0, 0), (tn_hadamard(a, h, 2)))                                                \
+    X(244, CAUSAL_CONV, TN_OK, (8, 6, 1, 1), (recur(a, TN_OP_CAUSAL_CONV, 24)))                                      \
+    X(245, CAUSAL_CONV, TN_E_SHAPE, (0, 0, 0, 0), (recur(a, TN_OP_CAUSAL_CONV, 25)))                                 \
+    X(246, LINEAR_ATTENTION, TN_OK, (8, 2, 6, 1), (recur(a, TN_OP_LINEAR_ATTENTION, 128)))                           \
+    X(247, LINEAR_ATTENTION, TN_E_SHAPE, (0, 0, 0, 0), (recur(a, TN_OP_LINEAR_ATTENTION, 129)))                      \
+    X(248, SELECTIVE_SCAN, TN_OK, (8, 6, 1, 1), (recur(a, TN_OP_SELECTIVE_SCAN, 24)))                                \
+    X(249, SELECTIVE_SCAN, TN_E_SHAPE, (0, 0, 0, 0), (recur(a, TN_OP_SELECTIVE_SCAN, 25)))                           \
+    X(250, RWKV7, TN_OK, (8, 2, 6, 1), (recur(a, TN_OP_RWKV7, 128)))                                                 \
+    X(251, RWKV7, TN_E_SHAPE, (0, 0, 0, 0), (recur(a, TN_OP_RWKV7, 129)))
 
 #define UNPACK(...) __VA_ARGS__
 static const struct {

@@ -109,6 +109,55 @@ typedef struct tn__attention_job {
     void *scratch;
 } tn__attention_job;
 
+/* ---- Recurrent layers ---- */
+/* Tokens of one strand (recurrent.h), in order, with one head or a few channels. Row i of a source is
+ * source + tokens[i]·stride bytes. Columns of a state are independent of each other and always computed in the same
+ * way, so that they can be divided among threads in multiples of TN__COLUMNS. */
+enum { TN__COLUMNS = 16, TN__TOKEN_BLOCK = 64 };
+
+typedef struct tn__conv_job {
+    int64_t n, width;  /* channels; values per channel */
+    const float *w;    /* [width][n] */
+    const float *bias; /* [n] or NULL */
+    bool silu;
+} tn__conv_job;
+
+/* Columns j of the state are dk values each. With up to TN__TOKEN_BLOCK tokens. */
+typedef struct tn__linear_job {
+    int64_t dk, dv; /* dv: columns of this job */
+    const int32_t *tokens;
+    int64_t n;
+    const float *q, *k, *v, *g, *beta, *u; /* g, beta and u may be NULL */
+    size_t q_token, k_token, v_token, g_token, beta_token;
+    bool channels; /* g has dk values, otherwise one */
+    bool delta;
+    float scale;
+    float *state, *out;
+    size_t out_token;
+    float *scratch; /* TN__TOKEN_BLOCK·(3·dk + 2) floats */
+} tn__linear_job;
+
+/* Channels c of the state are d values each. */
+typedef struct tn__scan_job {
+    int64_t d, n; /* values per channel; channels */
+    const int32_t *tokens;
+    int64_t n_tokens;
+    const float *x, *dt, *A, *B, *C;
+    size_t x_token, dt_token, b_token, c_token;
+    float *state, *out;
+    size_t out_token;
+} tn__scan_job;
+
+typedef struct tn__rwkv7_job {
+    int64_t d, n; /* size of a head; columns of this job */
+    const int32_t *tokens;
+    int64_t n_tokens;
+    const float *r, *w, *k, *v, *a, *b;
+    size_t r_token, w_token, k_token, v_token, a_token, b_token;
+    float *state, *out;
+    size_t out_token;
+} tn__rwkv7_job;
+
 /* ---- The table ---- */
 
 typedef struct tn__cpu_kernels {
@@ -139,6 +188,12 @@ typedef struct tn__cpu_kernels {
     int (*attention_splits)(const tn__attention_job *job);
     void (*attention)(const tn__attention_job *job, int ith, int nth);
     void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
+
+    /* Recurrent layers. The convolution of one token: rows[0] is the oldest of `width` rows of n channels. */
+    void (*conv_token)(const tn__conv_job *job, const float *const *rows, float *out);
+    void (*linear_attention)(const tn__linear_job *job);
+    void (*selective_scan)(const tn__scan_job *job);
+    void (*rwkv7)(const tn__rwkv7_job *job);
 
     /* Row conversions by type; NULL where the type has none. */
     void (*to_f32[TN_TYPE_LIMIT])(const void *from, float *to, int64_t n);

@@ -151,5 +151,19 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
                          .scratch = tn__scratch_attention,
                          .cost = tn__cost_attention},
 
+    [TN_OP_CAUSAL_CONV] = {.run = tn__run_causal_conv, .units = tn__units_causal_conv, .cost = tn__cost_causal_conv},
+    [TN_OP_LINEAR_ATTENTION] = {.run = tn__run_linear_attention,
+                                .scratch = tn__scratch_linear_attention,
+                                .units = tn__units_linear_attention,
+                                .cost = tn__cost_linear_attention},
+    [TN_OP_SELECTIVE_SCAN] = {.run = tn__run_selective_scan,
+                              .scratch = tn__scratch_selective_scan,
+                              .units = tn__units_selective_scan,
+                              .cost = tn__cost_selective_scan},
+    [TN_OP_RWKV7] = {.run = tn__run_rwkv7,
+                     .scratch = tn__scratch_rwkv7,
+                     .units = tn__units_rwkv7,
+                     .cost = tn__cost_rwkv7},
+
     [TN_OP_CUSTOM] = {.run = tn__run_custom, .units = tn__units_custom, .cost = tn__cost_custom},
 };

@@ -211,4 +211,20 @@ void tn__run_custom(const tn__task *task);
 int64_t tn__units_custom(const tn_tensor *node);
 double tn__cost_custom(const tn_tensor *node);
 
+void tn__run_causal_conv(const tn__task *task);
+int64_t tn__units_causal_conv(const tn_tensor *node);
+double tn__cost_causal_conv(const tn_tensor *node);
+void tn__run_linear_attention(const tn__task *task);
+size_t tn__scratch_linear_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+int64_t tn__units_linear_attention(const tn_tensor *node);
+double tn__cost_linear_attention(const tn_tensor *node);
+void tn__run_selective_scan(const tn__task *task);
+size_t tn__scratch_selective_scan(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+int64_t tn__units_selective_scan(const tn_tensor *node);
+double tn__cost_selective_scan(const tn_tensor *node);
+void tn__run_rwkv7(const tn__task *task);
+size_t tn__scratch_rwkv7(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+int64_t tn__units_rwkv7(const tn_tensor *node);
+double tn__cost_rwkv7(const tn_tensor *node);
+
 #endif
