@@ -28,8 +28,7 @@ extern "C" {
 #define TN_ARCH_QK_NORM TN_ARCH_BIT(10)       /* norms of q and k over a head */
 #define TN_ARCH_QK_NORM_WIDE TN_ARCH_BIT(11)  /* … over all heads */
 #define TN_ARCH_QK_NORM_HEADS TN_ARCH_BIT(12) /* … over a head, with weights for each head */
-#define TN_ARCH_SINKS                                                                                                \
-    TN_ARCH_BIT(13) /* attn_sinks; the norm of the feed-forward part is called post_attention_norm */
+#define TN_ARCH_SINKS TN_ARCH_BIT(13)         /* attn_sinks */
 #define TN_ARCH_NO_GATE TN_ARCH_BIT(14)       /* a plain feed-forward part: up, activation, down */
 #define TN_ARCH_FUSED_UP TN_ARCH_BIT(15)      /* ffn_up holds gate and up */
 #define TN_ARCH_FFN_BIAS TN_ARCH_BIT(16)      /* on the feed-forward matrices */
@@ -45,7 +44,16 @@ extern "C" {
 #define TN_ARCH_ENCODER TN_ARCH_BIT(28) /* norms after the sums, token types, not causal, no output matrix */
 /* A layer without ffn_norm runs attention and feed-forward in parallel. */
 #define TN_ARCH_FFN_NORM_OR_PARALLEL TN_ARCH_BIT(30)
-#define TN_ARCH_HYBRID TN_ARCH_BIT(29) /* layers without heads of attention are possible */
+#define TN_ARCH_HYBRID TN_ARCH_BIT(29)           /* layers without heads of attention are possible */
+#define TN_ARCH_DIFFUSION TN_ARCH_BIT(32)        /* text diffusion: not causal, with logits of every token */
+#define TN_ARCH_EMBEDDING_NORM TN_ARCH_BIT(33)   /* token_embd_norm */
+#define TN_ARCH_RENAMED_FFN_NORM TN_ARCH_BIT(34) /* the norm of the feed-forward part is called post_attention_norm  \
+                                                  */
+#define TN_ARCH_SUB_NORMS TN_ARCH_BIT(35)        /* attn_sub_norm and ffn_sub_norm, before the matrix after each */
+#define TN_ARCH_ATTN_GATE TN_ARCH_BIT(36)   /* attn_gate: what attention gives is multiplied by σ(gate · input) */
+#define TN_ARCH_LAYER_SCALE TN_ARCH_BIT(37) /* layer_output_scale */
+/* q and k are normalised without weights; attn_q_norm has a factor for each head of q. */
+#define TN_ARCH_Q_GAIN TN_ARCH_BIT(38)
 
 /* How the weights of a Hugging Face class differ from those in GGUF. */
 typedef enum tn_arch_hf_trait {

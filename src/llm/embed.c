@@ -10,7 +10,7 @@
 
 tn_status tn__pooling_params(const tn_model *m, tn_session_params *p) {
     const tn__hparams *h = &m->h;
-    if (!h->causal) p->embeddings = true;
+    if (!h->causal && !tn__arch_has(m->arch, TN_ARCH_DIFFUSION)) p->embeddings = true;
     if (!p->embeddings) return TN_OK;
     if (p->pooling == TN_POOLING_MODEL) p->pooling = h->pooling;
     if (p->pooling == TN_POOLING_MODEL) p->pooling = h->causal ? TN_POOLING_LAST : TN_POOLING_MEAN;

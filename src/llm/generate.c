@@ -14,9 +14,19 @@ typedef struct tn__sequence {
     bool pending; /* the generator's token is not decoded yet: its decode failed */
 } tn__sequence;
 
+static tn_status check_causal(const tn_session *s) {
+    if (s->plan->model->h.causal) return TN_OK;
+    return tn_fail(
+        TN_E_UNSUPPORTED,
+        "%s models are not causal: tn_session_decode gives the logits of whole sequences, and generating text "
+        "by diffusion is not supported",
+        s->plan->model->arch->info.name);
+}
+
 static tn_status find_sequence(tn_session *s, int32_t seq, tn__sequence **out) {
     if (!s || seq < 0 || seq >= s->plan->params.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
     if (s->plan->params.embeddings) return tn_fail(TN_E_STATE, "the session makes embeddings, not text");
+    TN_TRY(check_causal(s));
     if (!s->plan->model->tokenizer) return tn_fail(TN_E_STATE, "the model has no tokenizer");
     if (!s->sequences) {
         s->sequences = tn_calloc((size_t)s->plan->params.n_seqs, sizeof *s->sequences);
@@ -102,6 +112,7 @@ tn_status tn_session_score(tn_session *s, int32_t seq, const tn_token *tokens, i
     if (!s || !tokens || n < 1 || !fn) return tn_fail(TN_E_INVALID, "tn_session_score: NULL argument or no tokens");
     if (seq < 0 || seq >= s->plan->params.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
     if (s->plan->params.embeddings) return tn_fail(TN_E_STATE, "the session makes embeddings, not logits");
+    TN_TRY(check_causal(s));
     int32_t step = TN__MIN(s->plan->params.n_outputs, s->plan->params.n_batch),
             position = tn_session_seq_last(s, seq) + 1;
     for (int32_t begin = 0; begin < n; begin += step) {

@@ -19,6 +19,12 @@ static float get_float(const tn_gguf *file, const char *key, float missing) {
     return tn_gguf_get_f32(file, KEY(key), missing);
 }
 
+bool tn__flag_at(const tn_gguf *file, const char *key, int32_t i, bool missing) {
+    const tn_gguf_arr *listed = tn_gguf_get_arr(file, KEY(key));
+    return listed && listed->type != TN_GGUF_BOOL ? tn_gguf_get_u32_at(file, KEY(key), (uint64_t)i, missing) != 0
+                                                  : tn_gguf_get_bool_at(file, KEY(key), (uint64_t)i, missing);
+}
+
 static tn_status need_positive(const tn_gguf *file, const char *key, int32_t limit, int32_t *out) {
     uint32_t value;
     TN_TRY(tn_gguf_need_u32(file, KEY(key), &value));
@@ -77,9 +83,10 @@ static void read_rope(const tn_gguf *file, tn__hparams *h) {
         h->rope_scaling = TN__ROPE_SCALING_LINEAR;
     if (h->rope_factor > 0 && h->rope_scaling != TN__ROPE_SCALING_LONGROPE)
         for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].rope_scale = 1 / h->rope_factor;
-    uint64_t count;
-    const int32_t *sections = tn_gguf_get_array(file, KEY("rope.dimension_sections"), TN_GGUF_I32, &count);
-    for (uint64_t i = 0; sections && i < 4 && i < count; i++) h->rope_sections[i] = sections[i];
+    for (int i = 0; i < 4; i++) {
+        const uint32_t section = tn_gguf_get_u32_at(file, KEY("rope.dimension_sections"), (uint64_t)i, 0);
+        h->rope_sections[i] = section <= 65536 ? (int32_t)section : 0;
+    }
 }
 
 static tn_status read_experts(const tn_gguf *file, const tn_arch *arch, tn__hparams *h) {
@@ -101,15 +108,23 @@ static tn_status read_experts(const tn_gguf *file, const tn_arch *arch, tn__hpar
     return TN_OK;
 }
 
-/* A file may list the layers that have the window; otherwise the architecture's period decides. */
-static void read_windows(const tn_gguf *file, const tn_arch *arch, tn__hparams *h) {
-    if (!(arch->traits & TN_ARCH_WINDOW)) return;
-    const int32_t window = get_int(file, "attention.sliding_window", (int32_t)arch->default_window);
-    const int period = arch->window_period;
+/* A file may list the layers that have the window, or give a period of its own; otherwise the architecture's period
+ * decides. */
+static void read_windows(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
+    if (!tn__arch_has(arch, TN_ARCH_WINDOW)) return;
+    const int32_t window = get_int(file, "attention.sliding_window", (int32_t)arch->info.default_window);
+    const tn_gguf_arr *listed = tn_gguf_get_arr(file, KEY("attention.sliding_window_pattern"));
+    const int32_t period = get_int(file, "attention.sliding_window_pattern", arch->info.window_period);
     for (int32_t i = 0; i < h->n_layer && window > 0; i++) {
-        const bool windowed = period == 0 || i % period < period - 1;
-        if (tn_gguf_get_bool_at(file, KEY("attention.sliding_window_pattern"), (uint64_t)i, windowed))
-            h->layers[i].window = window;
+        tn__layer_hparams *l = &h->layers[i];
+        const bool windowed = period <= 0 || i % period < period - 1;
+        if (listed ? tn__flag_at(file, "attention.sliding_window_pattern", i, windowed) : windowed)
+            l->window = window;
+        if (l->window)
+            l->rope_base = get_float(file, "rope.freq_base_swa", l->rope_base);
+        else
+            l->no_rope = arch->rope_in_windows;
+        if (!(l->rope_base > 0)) l->rope_base = 10000;
     }
 }
 
@@ -161,8 +176,11 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     if (!(h->norm_eps >= 0) || !isfinite(h->norm_eps)) h->norm_eps = 1e-5f;
     read_rope(file, h);
     TN_TRY(read_experts(file, &arch->info, h));
-    read_windows(file, &arch->info, h);
-    h->causal = tn_gguf_get_bool(file, KEY("attention.causal"), true);
+    read_windows(file, arch, h);
+    h->rope = arch->rope;
+    h->activation = arch->activation;
+    h->squared_relu = arch->squared_relu;
+    h->causal = tn_gguf_get_bool(file, KEY("attention.causal"), !tn__arch_has(arch, TN_ARCH_DIFFUSION));
     h->n_token_types =
         get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
     /* GGUF numbers the kinds as the enum does. */

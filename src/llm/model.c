@@ -96,7 +96,8 @@ tn_model_info tn_model_get_info(const tn_model *m) {
     info.n_expert_used = h->n_expert_used;
     for (int32_t i = 0; i < h->n_layer; i++)
         if (h->layers[i].window > info.n_window) info.n_window = h->layers[i].window;
-    info.is_encoder = !h->causal;
+    info.is_encoder = !h->causal && !tn__arch_has(m->arch, TN_ARCH_DIFFUSION);
+    info.is_causal = h->causal;
     info.pooling = h->pooling;
     if (m->w.cls_out) info.n_labels = (int32_t)m->w.cls_out->ne[1];
     return info;

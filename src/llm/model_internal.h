@@ -32,7 +32,9 @@ typedef struct tn__layer_hparams {
     const struct tn__mixer *mixer;
     int32_t window; /* positions that attention sees; 0: all */
     bool no_rope;
+    bool plain_rope; /* RoPE without the model's scaling */
     float rope_base, rope_scale;
+    float xielu_n, xielu_p, xielu_beta; /* xIELU: of the exponential, of the square, of x */
 } tn__layer_hparams;
 
 typedef struct tn__hparams {
@@ -40,6 +42,10 @@ typedef struct tn__hparams {
     int32_t head_k, head_v, n_rot; /* of layers that do not say otherwise */
     tn__layer_hparams *layers;
     float norm_eps;
+    float post_norm_eps;      /* of norms after a part; 0: norm_eps */
+    tn_rope_mode rope;        /* the architecture's, unless the file says otherwise */
+    tn_op activation;         /* likewise */
+    bool squared_relu, xielu; /* instead of it */
     tn__rope_scaling rope_scaling;
     float rope_factor, rope_attn_factor, yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow;
     int32_t rope_orig_ctx;
@@ -71,9 +77,13 @@ typedef struct tn__mixer {
     tn_tensor *(*build)(struct tn__builder *b, int32_t il, tn_tensor *x);
 } tn__mixer;
 
+/* attn_output alone, from the normalised input (parts/attention.c). */
+extern const tn__mixer tn__linear_mixer;
+
 static inline bool tn__layer_attends(const tn__layer_hparams *l) {
     return l->n_head > 0 && l->n_head_kv > 0 && (!l->mixer || l->mixer->attends);
 }
+static inline bool tn__layer_mixes(const tn__layer_hparams *l) { return l->mixer || tn__layer_attends(l); }
 static inline bool tn__layer_feeds(const tn__layer_hparams *l) { return l->moe || l->n_ff > 0; }
 
 /* ---- Weights ---- */
@@ -101,10 +111,16 @@ typedef struct tn__arch {
     tn_arch info;
     tn_rope_mode rope;
     tn__residual residual;
-    tn_op activation; /* of the gate; with TN_ARCH_NO_GATE a unary op */
+    tn_op activation;         /* of the gate; with TN_ARCH_NO_GATE a unary op */
+    bool squared_relu;        /* that is the activation */
+    bool bare_embedding_norm; /* the embedding is normalised, without weights */
+    bool rope_in_windows;     /* in a model with windows the other layers have no RoPE */
     bool norm_qk_after_rope;
     bool either_ffn; /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
     bool ffn_scales; /* scales of feed-forward matrices are applied where a file has them */
+    /* Tensors of some files that graphs of this family do not use, separated by spaces, as in "attn_q.bias
+     * output.bias": in a layer without "blk.N.". NULL: none. */
+    const char *unused;
     /* Reads the keys that only this family has, after the common ones; may be NULL. */
     tn_status (*read)(const tn_gguf *file, tn__hparams *h);
     /* Builds a layer, where it is not what the shared builder (build/graph.c) makes of the switches above; NULL: that
@@ -154,5 +170,7 @@ tn_status tn__weights_find(tn_model *model);
 
 /* "arch.key" for reading metadata; valid until the next call on this thread. */
 const char *tn__arch_key(const tn_gguf *file, const char *key);
+/* Layer i's entry of "arch.key", a list of truth values or of numbers. */
+bool tn__flag_at(const tn_gguf *file, const char *key, int32_t i, bool missing);
 
 #endif

@@ -56,6 +56,20 @@ static bool is_ignored(const char *name) {
     return false;
 }
 
+/* Whether graphs of the architecture do without the tensor. */
+static bool is_unused(const tn__arch *arch, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *at = arch->unused; at && (at = strstr(at, name)); at += length)
+        if ((at == arch->unused || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return true;
+    return false;
+}
+
+/* Some files leave out the ending of a norm's name. */
+static bool names_row(const char *name, const char *row) {
+    const size_t length = strlen(name);
+    return strncmp(name, row, length) == 0 && (!row[length] || strcmp(row + length, ".weight") == 0);
+}
+
 static tn_status find_weight(tn_model *m, tn__weight *w) {
     const char *rest = w->info->name;
     int32_t layer = -1;
@@ -63,8 +77,8 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
     const tn__tensor_row *rows = in_layer ? tn__layer_rows : tn__model_rows, *row = NULL;
     size_t count = in_layer ? tn__n_layer_rows : tn__n_model_rows;
     for (size_t i = 0; i < count && !row; i++)
-        if (strcmp(rows[i].name, rest) == 0) row = &rows[i];
-    if (!row && is_ignored(w->info->name)) {
+        if (names_row(rest, rows[i].name)) row = &rows[i];
+    if ((!row && is_ignored(w->info->name)) || is_unused(m->arch, rest)) {
         w->ignored = true;
         return TN_OK;
     }
@@ -91,7 +105,13 @@ static tn_status missing_weight(const tn_model *m, int32_t layer, const char *na
     return tn_fail(TN_E_FORMAT, "%s: tensor '%s%s.weight' is missing", tn_gguf_path(m->file), prefix, name);
 }
 
-/* The norms that the layer must have, sinks, and the tensors of its mixer. */
+/* Tensors of attention besides norms that are checked by their rows. */
+static bool has_no_variants(const tn__tensor_row *row) {
+    return row->offset == offsetof(tn__layer, wo) || row->offset == offsetof(tn__layer, sinks) ||
+           row->offset == offsetof(tn__layer, attn_gate) || row->offset == offsetof(tn__layer, layer_scale);
+}
+
+/* The norms that the layer must have, sinks, gates, and the tensors of its mixer. */
 static tn_status check_rows(const tn_model *m, int32_t i) {
     const tn__tensor_context context = context_of(m, i);
     const tn__layer *l = &m->w.layers[i];
@@ -102,7 +122,7 @@ static tn_status check_rows(const tn_model *m, int32_t i) {
         memcpy(&tensor, (const char *)l + row->offset, sizeof tensor);
         if (tensor || row->present(&context) != true) continue;
         const bool variants = r < tn__n_common_layer_rows && row->kind != TN_ARCH_NORM;
-        if (variants && row->offset != offsetof(tn__layer, sinks)) continue; /* see check_matrices */
+        if (variants && !has_no_variants(row)) continue; /* see check_attention and check_feed_forward */
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)stem, row->name);
         return missing_weight(m, i, name);
@@ -118,7 +138,7 @@ static tn_status check_attention(const tn_model *m, int32_t i) {
         return missing_weight(m, i, tn__arch_has(m->arch, TN_ARCH_FUSED_QKV) ? "attn_qkv" : "attn_q");
     if (l->wq && !l->wqkv && !l->wk) return missing_weight(m, i, "attn_k");
     if (l->wq && !l->wqkv && !l->wv) return missing_weight(m, i, "attn_v");
-    return l->wo ? TN_OK : missing_weight(m, i, "attn_output");
+    return TN_OK;
 }
 
 static tn_status check_feed_forward(const tn_model *m, int32_t i) {

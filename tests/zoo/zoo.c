@@ -4,7 +4,8 @@
  * Modes: `batch` (24 tokens at once, then one by one; the default), `cuts` (the batch cut at every position),
  * `pairs` (two interleaved sequences, the second one token behind). Prints the NMSE of the rows of the first batch
  * and of the single tokens, for the worst run of each mode, and exits with 1 if one is above $TENON_ZOO_BAR (1e-6).
- * $TENON_ZOO_DEVICE names the device. */
+ * $TENON_ZOO_DEVICE names the device. A model that is not causal (text diffusion) reads all tokens as a whole:
+ * nothing is cut, and the two sequences hold the same tokens. */
 #include "tenon/llm.h"
 
 #include <math.h>
@@ -17,6 +18,7 @@ typedef struct zoo_case {
     int32_t n_tokens, n_vocab, first; /* rows computed in the first batch */
     tn_token *tokens;
     float *logits;
+    bool causal;
 } zoo_case;
 
 typedef struct zoo_error {
@@ -62,8 +64,11 @@ static tn_status decode_range(tn_session *s, const zoo_case *c, int32_t begin, i
     bool outputs[128];
     for (int32_t i = begin; i < end; i++) {
         tokens[n] = c->tokens[i], seqs[n] = 0, rows[n] = i, outputs[n++] = true;
+        if (!c->causal) continue;
         if (pairs && i > 0) tokens[n] = c->tokens[i - 1], seqs[n] = 1, rows[n] = i - 1, outputs[n++] = true;
     }
+    for (int32_t i = begin; i < end && pairs && !c->causal; i++)
+        tokens[n] = c->tokens[i], seqs[n] = 1, rows[n] = i, outputs[n++] = true;
     TN_TRY(tn_session_decode(s, &(tn_batch){.n_tokens = n, .tokens = tokens, .seqs = seqs, .outputs = outputs}));
     for (int32_t i = 0; i < n; i++) compare_row(c, rows[i], tn_session_logits(s, i), error);
     return TN_OK;
@@ -86,7 +91,7 @@ static void keep_worst(const zoo_error *e, double worst[2]) {
 }
 
 static int run_mode(const char *path, tn_session *s, const zoo_case *c, const char *mode, double bar) {
-    const bool cuts = strcmp(mode, "cuts") == 0, pairs = strcmp(mode, "pairs") == 0;
+    const bool cuts = strcmp(mode, "cuts") == 0 && c->causal, pairs = strcmp(mode, "pairs") == 0;
     double worst[2] = {0, 0};
     for (int32_t cut = cuts; cut < (cuts ? c->first : 1); cut++) {
         zoo_error e;
@@ -110,10 +115,11 @@ int main(int count, char **arguments) {
     if (!read_case(arguments[2], &c)) return fail("no reference logits", arguments[2]);
     if (tn_model_open(path, NULL, &model) != TN_OK) return fail("open", path);
     tn_session_params p = tn_session_params_default();
-    p.n_ctx = 256, p.n_batch = 128, p.n_ubatch = 64, p.n_seqs = 2, p.n_outputs = 128;
+    p.n_ctx = 512, p.n_batch = 128, p.n_ubatch = 64, p.n_seqs = 2, p.n_outputs = 128;
     p.cache_k = p.cache_v = TN_F32;
     p.devices[0] = device ? device : "cpu";
     if (device && strcmp(device, "cpu") != 0) p.devices[1] = "cpu";
+    c.causal = tn_model_get_info(model).is_causal;
     if (tn_session_open(model, &p, &session) != TN_OK) return fail("session", path);
     int result = 0;
     for (int i = 3; i < (count > 3 ? count : 4); i++) {

@@ -54,22 +54,41 @@ tn_status tn__read_gemma2(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
+/* The scaling of RoPE is that of layers that see all positions. */
+static void use_plain_rope_in_windows(tn__hparams *h) {
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        if (!h->layers[i].window) continue;
+        h->layers[i].plain_rope = true;
+        h->layers[i].rope_scale = 1;
+    }
+}
+
+tn_status tn__read_olmo2(const tn_gguf *file, tn__hparams *h) {
+    (void)file;
+    use_plain_rope_in_windows(h);
+    return TN_OK;
+}
+
 tn_status tn__read_gemma3(const tn_gguf *file, tn__hparams *h) {
     TN_TRY(tn__read_gemma(file, h));
     h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 0);
     h->attn_scale = query_scale(file, h, 62);
     float local = tn_gguf_get_f32(file, tn__arch_key(file, "rope.freq_base_swa"), 10000);
-    for (int32_t i = 0; i < h->n_layer; i++) {
-        if (!h->layers[i].window) continue;
-        h->layers[i].rope_base = local;
-        h->layers[i].rope_scale = 1;
-    }
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if (h->layers[i].window) h->layers[i].rope_base = local;
+    use_plain_rope_in_windows(h);
     return TN_OK;
 }
 
 tn_status tn__read_gptneox(const tn_gguf *file, tn__hparams *h) {
     h->parallel = tn_gguf_get_bool(file, tn__arch_key(file, "use_parallel_residual"), true);
     return TN_OK;
+}
+
+/* A norm of k without one of q is not used. */
+void tn__adjust_mpt(const tn__hparams *h, tn__weights *w) {
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if (!w->layers[i].q_norm) w->layers[i].k_norm = NULL;
 }
 
 tn_status tn__read_mpt(const tn_gguf *file, tn__hparams *h) {
@@ -90,15 +109,15 @@ tn_status tn__read_gpt_oss(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-/* The norm that these files call "post attention" is the norm of the feed-forward part. */
-void tn__adjust_gpt_oss(const tn__hparams *h, tn__weights *w) {
+/* With TN_ARCH_RENAMED_FFN_NORM: the norm that these files call "post attention" is that of the feed-forward part. */
+void tn__adjust_ffn_norm(const tn__hparams *h, tn__weights *w) {
     for (int32_t i = 0; i < h->n_layer; i++) {
         w->layers[i].ffn_norm = w->layers[i].attn_post_norm;
         w->layers[i].attn_post_norm = NULL;
     }
 }
 
-tn_status tn__read_command_r(const tn_gguf *file, tn__hparams *h) {
+tn_status tn__read_logit_scale(const tn_gguf *file, tn__hparams *h) {
     h->logit_scale = tn_gguf_get_f32(file, tn__arch_key(file, "logit_scale"), 0);
     return TN_OK;
 }

@@ -20,9 +20,11 @@
 #define USUAL TN__USUAL
 #define EITHER(condition) ((condition) ? USUAL : OPTIONAL) /* models may differ from their family */
 #define ATTENDS tn__layer_attends(l)
+#define MIXES tn__layer_mixes(l)
 #define PRE_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER) && !HAS(NO_PRE_NORMS))
-#define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !HAS(SINKS) && !HAS(ATTN_NORM_2))
+#define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !HAS(RENAMED_FFN_NORM) && !HAS(ATTN_NORM_2))
 #define NORM_OF_FFN (HAS_FFN_NORM && HAS(FFN_NORM_OR_PARALLEL) ? USUAL : HAS_FFN_NORM)
+#define EMBEDDING_NORM (HAS(ENCODER) || HAS(EMBEDDING_NORM))
 #define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER))
 #define ANY_QK_NORM (ATTENDS && (HAS(QK_NORM) || HAS(QK_NORM_WIDE) || HAS(QK_NORM_HEADS)))
 #define FUSED_QKV (ATTENDS && HAS(FUSED_QKV))
@@ -48,9 +50,9 @@
 #define V ((int64_t)l->n_head_kv * l->head_v)
 #define QKV (Q + K + V)
 #define ATTN_OUT ((int64_t)l->n_head * l->head_v)
-#define Q_NORM LOOSE(HAS(QK_NORM_WIDE) ? Q : l->head_k) /* a head, or all heads */
+#define Q_NORM LOOSE(HAS(Q_GAIN) ? 1 : HAS(QK_NORM_WIDE) ? Q : l->head_k) /* a head, or all heads */
 #define K_NORM LOOSE(HAS(QK_NORM_WIDE) ? K : l->head_k)
-#define Q_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) ? HEADS : 0) /* 0: the tensor has one dimension less */
+#define Q_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) || HAS(Q_GAIN) ? HEADS : 0) /* 0: the tensor has one dimension less */
 #define K_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) ? l->n_head_kv : 0)
 #define HALF_ROTATED LOOSE(h->n_rot / 2)
 #define FF l->n_ff

@@ -13,8 +13,8 @@
  * rows of their own. A part with a file in parts/ has its rows in its own header. */
 /* clang-format off */
 #define TN__COMMON_TENSORS(X)                                                                                   \
-    X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, PRE_NORM)                                                  \
-    X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && HAS(NORM_BIAS))                                \
+    X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, PRE_NORM && MIXES)                                         \
+    X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && MIXES && HAS(NORM_BIAS))                       \
     X(attn_norm_2, "attn_norm_2.weight", D1(EMBD), NORM, EITHER(HAS(ATTN_NORM_2)))                              \
     X(attn_norm_2_b, "attn_norm_2.bias", D1(EMBD), BIAS, EITHER(HAS(ATTN_NORM_2) && HAS(NORM_BIAS)))            \
     X(wqkv, "attn_qkv.weight", D2(EMBD, QKV), MATRIX, FUSED_QKV)                                                \
@@ -29,17 +29,19 @@
     X(wv, "attn_v.weight", D2(EMBD, V), MATRIX, SPLIT_QKV)                                                      \
     X(bv, "attn_v.bias", D1(V), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sv, "attn_v.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
-    X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM ? true : OPTIONAL)                        \
+    X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM || HAS(Q_GAIN) ? true : OPTIONAL)         \
     X(q_norm_b, "attn_q_norm.bias", D2(Q_NORM, Q_NORM_HEADS), BIAS, OPTIONAL)                                   \
     X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, ANY_QK_NORM ? true : OPTIONAL)                        \
     X(k_norm_b, "attn_k_norm.bias", D2(K_NORM, K_NORM_HEADS), BIAS, OPTIONAL)                                   \
-    X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, ATTENDS)                                            \
+    X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, ATTENDS || l->mixer == &tn__linear_mixer)           \
     X(bo, "attn_output.bias", D1(EMBD), BIAS, EITHER(HAS(OUT_BIAS)))                                            \
     X(so, "attn_output.scale", D1(ONE), BIAS, OPTIONAL)                                                         \
+    X(attn_gate, "attn_gate.weight", D2(EMBD, ATTN_OUT), MATRIX, ATTENDS && HAS(ATTN_GATE))                     \
+    X(attn_sub_norm, "attn_sub_norm.weight", D1(ATTN_OUT), NORM, ATTENDS && HAS(SUB_NORMS))                     \
     X(sinks, "attn_sinks.weight", D1(HEADS), BIAS, HAS(SINKS))                                                  \
     X(attn_out_norm, "attn_output_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                   \
     X(attn_out_norm_b, "attn_output_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))                 \
-    X(attn_post_norm, "post_attention_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS) || HAS(SINKS))      \
+    X(attn_post_norm, "post_attention_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS) || HAS(RENAMED_FFN_NORM)) \
     X(ffn_norm, "ffn_norm.weight", D1(EMBD), NORM, NORM_OF_FFN)                                                 \
     X(ffn_norm_b, "ffn_norm.bias", D1(EMBD), BIAS, EITHER(HAS_FFN_NORM && HAS(NORM_BIAS)))                       \
     X(router, "ffn_gate_inp.weight", D2(EMBD, EXPERT), MATRIX, MOE)                                             \
@@ -70,7 +72,9 @@
     X(ffn_down, "ffn_down.weight", D2(FF, EMBD), MATRIX, DENSE)                                                 \
     X(ffn_down_b, "ffn_down.bias", D1(EMBD), BIAS, EITHER(DENSE && HAS(FFN_BIAS)))                              \
     X(ffn_down_s, "ffn_down.scale", D1(ONE), BIAS, OPTIONAL)                                                    \
-    X(ffn_act, "ffn_act.scales", D1(FF), BIAS, OPTIONAL)                                                        \
+    X(ffn_act, "ffn.act.scales", D1(FF), BIAS, OPTIONAL)                                                        \
+    X(ffn_sub_norm, "ffn_sub_norm.weight", D1(FF), NORM, FEEDS && HAS(SUB_NORMS))                               \
+    X(layer_scale, "layer_output_scale.weight", D1(ONE), BIAS, HAS(LAYER_SCALE))                                \
     X(ffn_post_norm, "post_ffw_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS))                           \
     X(layer_out_norm, "layer_output_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                 \
     X(layer_out_norm_b, "layer_output_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))               \
@@ -84,8 +88,8 @@
     X(tok_embd, "token_embd.weight", D2(EMBD, VOCAB), EMBEDDING, true)                                          \
     X(type_embd, "token_types.weight", D2(EMBD, TYPES), EMBEDDING, h->n_token_types > 0)                        \
     X(pos_embd, "position_embd.weight", D2(EMBD, CTX), EMBEDDING, EITHER(HAS(POSITIONS)))                       \
-    X(tok_norm, "token_embd_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                         \
-    X(tok_norm_b, "token_embd_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))                       \
+    X(tok_norm, "token_embd_norm.weight", D1(EMBD), NORM, EMBEDDING_NORM)                                         \
+    X(tok_norm_b, "token_embd_norm.bias", D1(EMBD), BIAS, EMBEDDING_NORM && HAS(NORM_BIAS))                       \
     X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                                     \
     X(rope_long, "rope_factors_long.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                               \
     X(rope_short, "rope_factors_short.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                             \

@@ -210,6 +210,7 @@ const tn__arch tn__transformers[] = {
                  .classes = {{"MptForCausalLM", 0}, {"MPTForCausalLM", 0}}},
         .activation = TN_OP_GELU_ERF,
         .read = tn__read_mpt,
+        .adjust = tn__adjust_mpt,
     },
     /* A Llama with layer norms; a layer without a feed-forward norm runs both parts in parallel. */
     {
@@ -232,10 +233,13 @@ const tn__arch tn__transformers[] = {
     /* Norms after each part instead of before it. */
     {
         .info = {.name = "olmo2",
-                 .traits = TN_ARCH_NO_PRE_NORMS | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM_WIDE,
+                 .traits = TN_ARCH_NO_PRE_NORMS | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM_WIDE | TN_ARCH_WINDOW,
+                 .window_period = 4,
                  .classes = {{"Olmo2ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+        .unused = "attn_q.bias attn_k.bias attn_v.bias attn_q.scale attn_k.scale attn_v.scale",
+        .read = tn__read_olmo2,
     },
     /* Other programs accept OLMoE only with a KV head for every head, so synthetic models have as many. */
     {
@@ -250,8 +254,8 @@ const tn__arch tn__transformers[] = {
     /* Attention sinks, windows in every other layer, experts with biases and a clamped gate. */
     {
         .info = {.name = "gpt-oss",
-                 .traits = TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS | TN_ARCH_SINKS | TN_ARCH_EXPERTS |
-                           TN_ARCH_EXPERT_BIAS | TN_ARCH_WINDOW,
+                 .traits = TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS | TN_ARCH_SINKS | TN_ARCH_RENAMED_FFN_NORM |
+                           TN_ARCH_EXPERTS | TN_ARCH_EXPERT_BIAS | TN_ARCH_WINDOW,
                  .window_period = 2,
                  .experts_sum_to_one = true,
                  .typical = {.window = 128},
@@ -259,7 +263,7 @@ const tn__arch tn__transformers[] = {
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU_OAI,
         .read = tn__read_gpt_oss,
-        .adjust = tn__adjust_gpt_oss,
+        .adjust = tn__adjust_ffn_norm,
     },
     /* One norm for attention and feed-forward in parallel, scaled logits. */
     {
@@ -270,7 +274,7 @@ const tn__arch tn__transformers[] = {
         .rope = TN_ROPE_NORMAL,
         .residual = TN__RESIDUAL_PARALLEL,
         .activation = TN_OP_SWIGLU,
-        .read = tn__read_command_r,
+        .read = tn__read_logit_scale,
     },
     /* Encoders for embeddings. */
     {

@@ -34,6 +34,7 @@ tn_tensor *tn__name_node(const tn__builder *b, tn_tensor *t, const char *what);
  */
 void tn__append_now(tn__builder *b, tn_tensor *t);
 tn_tensor *tn__build_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+tn_tensor *tn__build_post_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight); /* after a part */
 /* Applies a matrix's scale and bias to the result of its matmul. The last node has the plain name. */
 tn_tensor *tn__finish_linear(const tn__builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias, const char *what);
 tn_tensor *tn__build_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
@@ -67,11 +68,14 @@ tn_tensor *tn__build_attend(tn__builder *b, int32_t il, const tn__qkv *x, const 
 /* All of it, with the output matrix. */
 tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x);
 
-/* ---- Feed-forward (parts/feed_forward.c, parts/experts.c) ---- */
+/* ---- Feed-forward (parts/feed_forward.c, parts/experts.c, parts/activation.c) ---- */
 
 /* In the feed-forward part a matrix's scale covers its bias too. */
 tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
                                 const char *what);
+/* The activation of a feed-forward part without gates (parts/activation.c). */
+tn_tensor *tn__build_activation(const tn__builder *b, const tn__layer *l, tn_tensor *x);
+/* act(gate) · up; without `up` the rows of `gate` hold both. */
 tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up);
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x);
 tn_tensor *tn__build_experts(const tn__builder *b, const tn__layer *l, tn_tensor *x);
@@ -84,6 +88,8 @@ size_t tn__ffn_most_chunks(const tn_session_plan *plan, int32_t n_tokens);
 
 /* ---- Layers (build/graph.c) ---- */
 
+/* The layer that the switches of the architecture describe: from the state before it to the state after it. */
+tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x);
 /* What mixes the tokens of a layer: attention, or the layer's own mixer. */
 tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x);
 /* After the last layer's mixer only the output rows are computed further: those rows of x, or x. */

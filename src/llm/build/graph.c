@@ -20,11 +20,15 @@ tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, cons
     return il == b->h->n_layer - 1 && rows ? tn__name_node(b, tn_get_rows(b->a, x, rows), what) : x;
 }
 
-static tn_tensor *build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
+tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     tn_arena *a = b->a;
     tn__residual residual = residual_of(b, l);
     tn_tensor *in = x;
+    if (!tn__layer_mixes(&b->h->layers[il])) {
+        x = tn__build_wanted(b, il, x, "x_wanted");
+        return tn__layer_feeds(&b->h->layers[il]) ? tn__build_serial_ffn(b, il, x) : x;
+    }
     if (l->attn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         in = tn__name_node(b, tn__build_norm(b, x, l->attn_norm, l->attn_norm_b), "attn_norm");
     tn_tensor *attn_in =
@@ -32,8 +36,7 @@ static tn_tensor *build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     tn_tensor *attn = tn__build_wanted(b, il, tn__build_mixer(b, il, attn_in), "attn_wanted");
     x = tn__build_wanted(b, il, x, "x_wanted");
     if (residual == TN__RESIDUAL_PARALLEL) in = tn__build_wanted(b, il, in, "attn_norm_wanted");
-    if (l->attn_post_norm)
-        attn = tn__name_node(b, tn__build_norm(b, attn, l->attn_post_norm, NULL), "attn_post_norm");
+    if (l->attn_post_norm) attn = tn__name_node(b, tn__build_post_norm(b, attn, l->attn_post_norm), "attn_post_norm");
     attn = tn__name_node(b, tn__build_scaled(b, attn, b->h->residual_scale), "attn_scaled");
     if (!tn__layer_feeds(&b->h->layers[il])) return tn_add(a, attn, x);
     switch (residual) {
@@ -69,6 +72,7 @@ static tn_tensor *build_embedding(const tn__builder *b) {
                    tn__name_node(b, tn_get_rows(b->a, w->pos_embd, tn__builder_input(b, TN__INPUT_POSITIONS)),
                                  "position_embedding"));
     x = tn__name_node(b, x, "embedding_sum");
+    if (b->arch->bare_embedding_norm) x = tn__name_node(b, tn__build_norm(b, x, NULL, NULL), "embedding_norm");
     if (w->tok_norm) x = tn__name_node(b, tn__build_norm(b, x, w->tok_norm, w->tok_norm_b), "embedding_norm");
     return x;
 }
@@ -138,7 +142,7 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     for (int32_t k = 0; k < tn__built_count(p); k++) {
         int32_t il = tn__built_layer(p, k);
         snprintf(b.suffix, sizeof b.suffix, ".%d", il);
-        x = b.arch->layer ? b.arch->layer(&b, il, x) : build_layer(&b, il, x);
+        x = b.arch->layer ? b.arch->layer(&b, il, x) : tn__build_layer(&b, il, x);
         tn_name(a, x, "layer.%d", il);
     }
     set->result = build_result(&b, x);

@@ -5,11 +5,13 @@
 
 tn_rope_params tn__rope_params(const tn__builder *b, int32_t il) {
     const tn__hparams *h = b->h;
-    tn_rope_params p = tn_rope_params_default(h->layers[il].n_rot, b->arch->rope);
+    tn_rope_params p = tn_rope_params_default(h->layers[il].n_rot, h->rope);
     p.base = b->plan->params.rope_base > 0 ? b->plan->params.rope_base : h->layers[il].rope_base;
     p.freq_scale = b->plan->params.rope_scale > 0 ? b->plan->params.rope_scale : h->layers[il].rope_scale;
-    p.ext_factor = h->yarn_ext >= 0 ? h->yarn_ext : h->rope_scaling == TN__ROPE_SCALING_YARN ? 1.0f : 0.0f;
-    p.attn_factor = h->yarn_attn * h->rope_attn_factor;
+    if (!h->layers[il].plain_rope) {
+        p.ext_factor = h->yarn_ext >= 0 ? h->yarn_ext : h->rope_scaling == TN__ROPE_SCALING_YARN ? 1.0f : 0.0f;
+        p.attn_factor = h->yarn_attn * h->rope_attn_factor;
+    }
     p.beta_fast = h->yarn_beta_fast;
     p.beta_slow = h->yarn_beta_slow;
     p.n_ctx_orig = h->rope_orig_ctx;
@@ -98,6 +100,11 @@ static tn__qkv build_projections(tn__builder *b, int32_t il, tn_tensor *x) {
 
 static void norm_heads(const tn__builder *b, int32_t il, tn__qkv *x) {
     const tn__layer *l = &b->m->w.layers[il];
+    if (tn__arch_has(b->arch, TN_ARCH_Q_GAIN)) {
+        x->q = tn__name_node(b, tn_mul(b->a, tn__build_norm(b, x->q, NULL, NULL), l->q_norm), "q_norm");
+        x->k = tn__name_node(b, tn__build_norm(b, x->k, NULL, NULL), "k_norm");
+        return;
+    }
     x->q = tn__build_head_norm(b, x->q, l->q_norm, l->q_norm_b, "q_norm");
     x->k = tn__build_head_norm(b, x->k, l->k_norm, l->k_norm_b, "k_norm");
 }
@@ -159,5 +166,16 @@ tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x) {
     tn_tensor *y = tn__build_attend(b, il, &qkv, &p);
     if (!y) return NULL;
     y = tn_reshape(b->a, y, y->ne[0] * y->ne[1], y->ne[2]);
+    if (l->attn_gate) {
+        tn_tensor *gate = tn__name_node(b, tn_sigmoid(b->a, tn_mul_mat(b->a, l->attn_gate, x)), "attn_gate");
+        y = tn__name_node(b, tn_mul(b->a, y, gate), "attn_gated");
+    }
+    if (l->attn_sub_norm) y = tn__name_node(b, tn__build_norm(b, y, l->attn_sub_norm, NULL), "attn_sub_norm");
     return tn__build_linear(b, l->wo, l->so, l->bo, y, "attn_out");
 }
+
+static tn_tensor *build_linear_mixer(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    return tn__build_linear(b, l->wo, l->so, l->bo, x, "attn_out");
+}
+const tn__mixer tn__linear_mixer = {.name = "linear", .build = build_linear_mixer};

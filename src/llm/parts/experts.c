@@ -41,7 +41,7 @@ tn_tensor *tn__build_experts(const tn__builder *b, const tn__layer *l, tn_tensor
         l->gate_exps
             ? tn__build_gated(
                   b, build_expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, row, ids, "ffn_gate"), up)
-            : tn__name_node(b, tn_unary(a, b->arch->activation, up), "ffn_act");
+            : tn__build_activation(b, l, up);
     y = build_expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, ids, "ffn_down");
     y = tn__name_node(b, tn_mix(a, y, weights), l->up_shexp ? "ffn_mix" : "ffn_out");
     if (l->up_shexp) {

@@ -16,26 +16,24 @@ tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *s
     y = tn_name(b->a, tn_add(b->a, y, bias), "%s_biased%s", what, b->suffix);
     return tn__name_node(b, tn_mul(b->a, y, scale), what);
 }
-tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up) {
-    return tn__name_node(b, tn_glu(b->a, b->arch->activation, gate, up, false), "ffn_act");
-}
 
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
     tn_tensor *up = tn__build_ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x, "ffn_up"), *y;
     if (tn__arch_has(b->arch, TN_ARCH_NO_GATE))
-        y = tn__name_node(b, tn_unary(b->a, b->arch->activation, up), "ffn_act");
+        y = tn__build_activation(b, l, up);
     else if (l->ffn_gate)
         y = tn__build_gated(b, tn__build_ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x, "ffn_gate"), up);
     else
         y = tn__build_gated(b, up, NULL); /* one matrix holds gate and up */
     if (l->ffn_act && y) y = tn__name_node(b, tn_div(b->a, y, l->ffn_act), "ffn_act_scaled");
+    if (l->ffn_sub_norm) y = tn__name_node(b, tn__build_norm(b, y, l->ffn_sub_norm, NULL), "ffn_sub_norm");
     return tn__build_ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y, "ffn_out");
 }
 
 tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     tn_tensor *y = l->router ? tn__build_experts(b, l, x) : tn__build_dense_ffn(b, l, x);
-    if (l->ffn_post_norm) y = tn__name_node(b, tn__build_norm(b, y, l->ffn_post_norm, NULL), "ffn_post_norm");
+    if (l->ffn_post_norm) y = tn__name_node(b, tn__build_post_norm(b, y, l->ffn_post_norm), "ffn_post_norm");
     return tn__name_node(b, tn__build_scaled(b, y, b->h->residual_scale), "ffn_scaled");
 }
 

@@ -154,7 +154,7 @@ static bool worth_trying(int32_t n, int kind) {
 }
 
 static bool every_size(tn_session *session, const law_case *c, const tn_fit *fit) {
-    const bool whole = tn_model_get_info(tn_session_model(session)).is_encoder; /* a sequence per micro-batch */
+    const bool whole = !tn_model_get_info(tn_session_model(session)).is_causal; /* a sequence per micro-batch */
     const int32_t most = c->way == TWO_DEVICES && !whole ? 2 * c->n_ubatch : c->n_ubatch;
     for (int32_t n = 1; n <= most && n <= MOST; n++) {
         for (int kind = 0; kind < KINDS; kind++) {
@@ -206,7 +206,7 @@ static tn_status move_cells(tn_session *s, const law_case *c) {
 }
 
 static bool moved_cells(tn_session *session, const law_case *c, const tn_fit *fit) {
-    if (tn_model_get_info(tn_session_model(session)).is_encoder) return true;
+    if (!tn_model_get_info(tn_session_model(session)).is_causal) return true;
     if (move_cells(session, c) != TN_OK) {
         char what[160];
         snprintf(what, sizeof what, "moving cells: %.140s", tn_error());

@@ -14,9 +14,10 @@ static void print_architectures(void) {
     for (size_t i = 0; tn_arch_at(i); i++) {
         const tn_arch *arch = tn_arch_at(i);
         printf("| %s | %s |", arch->name,
-               arch->traits & TN_ARCH_ENCODER   ? "embeddings"
-               : arch->traits & TN_ARCH_EXPERTS ? "text, mixture of experts"
-                                                : "text");
+               arch->traits & TN_ARCH_ENCODER     ? "embeddings"
+               : arch->traits & TN_ARCH_DIFFUSION ? "text diffusion: logits only"
+               : arch->traits & TN_ARCH_EXPERTS   ? "text, mixture of experts"
+                                                  : "text");
         for (const tn_arch_class *c = arch->classes; c->name; c++)
             printf("%s%s", c == arch->classes ? " " : ", ", c->name);
         puts(" |");

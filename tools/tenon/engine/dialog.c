@@ -28,6 +28,7 @@ int dialog_open(struct dialog *d, const struct args *args, tn_model *model, tn_s
     d->tokenizer = tn_model_tokenizer(model);
     if (!d->tokenizer) return fail("the model has no tokenizer");
     if (info.is_encoder) return fail("the model makes embeddings and cannot generate text");
+    if (!info.is_causal) return fail("generating text by diffusion is not supported");
     if (!template) template = info.chat_template;
     d->no_template = !template;
     bool chatml = template && strcmp(template, "chatml") == 0;

@@ -101,7 +101,7 @@ tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     key_f32(&k, "attention.clamp_kqv", l->clamp_qkv, l->clamp_qkv > 0);
     key_f32(&k, "attention.max_alibi_bias", l->alibi, l->alibi > 0);
     key_flag(&k, "use_parallel_residual", l->parallel_residual, l->arch->parallel_key);
-    key_flag(&k, "attention.causal", false, f & TN_ARCH_ENCODER);
+    key_flag(&k, "attention.causal", false, f & (TN_ARCH_ENCODER | TN_ARCH_DIFFUSION));
     key_u32(&k, "pooling_type", 1, f & TN_ARCH_ENCODER); /* mean */
     if (k.status == TN_OK && l->token_types)
         k.status = tn_gguf_writer_set_u32(writer, "tokenizer.ggml.token_type_count", l->token_types);

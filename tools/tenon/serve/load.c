@@ -197,6 +197,8 @@ static tn_status load_model(struct served *served, struct engine *e) {
     served->info = tn_model_get_info(served->model);
     served->tokenizer = tn_model_tokenizer(served->model);
     if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "the model has no tokenizer and cannot be served");
+    if (!served->info.is_causal && !served->info.is_encoder)
+        return tn_fail(TN_E_UNSUPPORTED, "generating text by diffusion is not supported");
     bool generates = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
     embed = embed_params(served, &p);
     tn_session_plan *plan;
