@@ -3,7 +3,7 @@
  *
  *   compare --ours PROGRAM --peer PROGRAM FOLDER --tenon PROGRAM --out FILE [--quick] [--text FILE]
  *           [--repeat 3] [--budget 20] [--limit SECONDS] [--threads 2] [--note KEY=VALUE]…
- *           [--vocabulary MODEL]… [--quantize MODEL] MODEL… */
+ *           [--vocabulary MODEL]… [--quantize MODEL] [--sequences MODEL] [--cpu-time] MODEL… */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -30,21 +30,24 @@ typedef struct engine {
 } engine;
 
 typedef struct row {
-    char model[64], what[48];
+    char model[64], what[80];
     const char *unit;
-    bool less; /* is better; the ratio is then a share */
+    bool less;   /* is better; the ratio is then a share */
+    double aim;  /* the goal, if it does not follow from the other fields */
+    bool enough; /* ours is near what the machine can do at most: the goal holds whatever the ratio */
     double samples[ENGINES][MOST_SAMPLES];
     int n[ENGINES];
 } row;
 
 static struct options {
-    const char *ours, *peer, *folder, *tenon, *out, *text, *quantize;
+    const char *ours, *peer, *folder, *tenon, *out, *text, *quantize, *sequences;
     const char *models[16], *vocabularies[8], *notes[MOST_NOTES];
     int n_models, n_vocabularies, n_notes, repeat, threads;
     double budget; /* seconds after which a measurement is not repeated again */
     double limit;  /* seconds after which no measurement is started; 0: no limit */
     double load;   /* of the machine at the start */
     bool quick;
+    bool cpu_time; /* decodes of many sequences are measured in CPU time */
     cpu_set_t cpus;
     char cpu_list[256];
 } opt;
@@ -268,6 +271,93 @@ static void measure_model(const char *model, bool lowered) {
     for (int who = 0; who < n; who++) dismiss(&c[who]);
 }
 
+/* ---- Many sequences ---- */
+
+/* Cells of all sequences. The peer rounds the cells of a sequence up to a multiple of 256 and does not make batches
+ * larger than its context. */
+static int sequence_cells(int depth, int n) {
+    enum { ROOM = 256, BATCH = 2048 };
+    const int cells = n * (depth + ROOM);
+    return cells > BATCH ? cells : BATCH;
+}
+
+/* Memory that programs can still take. */
+static double available_memory(void) {
+    char line[256];
+    double bytes = 0;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "MemAvailable:", 13) == 0) bytes = strtod(line + 13, NULL) * 1024;
+    if (f) fclose(f);
+    return bytes;
+}
+
+/* An engine whose sequences all have `depth` tokens, in cells of their own; false: it cannot. */
+static bool spawn_sequences(engine *c, int who, const char *model, int depth, int n) {
+    char command[1200];
+    double answer[3];
+    *c = spawn(who);
+    snprintf(command, sizeof command, "load %s %d %d %d", model, sequence_cells(depth, n), opt.threads, n);
+    if (!ask(c, answer, command)) return false;
+    snprintf(command, sizeof command, "spread %d %d", depth, n);
+    return ask(c, answer, command);
+}
+
+/* The share of the machine's read rate that each side's decodes of one sequence reach. */
+static void measure_share(const char *model, const char *what, row *speed, engine *c, double cache) {
+    double answer[3] = {0};
+    char name[80];
+    if (!ask(c, answer, "read") || answer[0] <= 0) return;
+    snprintf(name, sizeof name, "%s, of the read rate", what);
+    row *share = new_row(model, name, "%", false);
+    for (int who = 0; who < 2; who++) add(share, who, 100 * median(speed, who) * (answer[1] + cache) / answer[0]);
+    speed->enough = median(share, OURS) >= 90;
+}
+
+/* Both engines stay loaded where memory suffices for two caches of this size. Else they take turns: each is started
+ * and filled again in every round. */
+static void measure_steps(const char *model, int depth, int n) {
+    engine c[2] = {0};
+    bool there[2] = {false}, together = false;
+    char what[48], command[48];
+    double answer[3], free_before = available_memory(), cache = 0;
+    const int steps = n >= 16 ? 4 : 16;
+    snprintf(what, sizeof what, "%d × 1 token at depth %d", n, depth);
+    snprintf(command, sizeof command, "steps %d %d", steps, n);
+    row *r = new_row(model, what, opt.cpu_time ? "t/s of CPU time" : "t/s", false);
+    r->aim = n > 1 ? 1.5 : 1.3;
+    for (int round = 0; round < opt.repeat && !(round > 0 && late()); round++) {
+        for (int i = 0; i < 2; i++) {
+            const int who = round % 2 ? 1 - i : i;
+            if (!there[who]) there[who] = spawn_sequences(&c[who], who, model, depth, n);
+            if (there[who] && round == 0 && who == OURS && ask(&c[who], answer, "memory")) {
+                cache = answer[1];
+                together = free_before > 2 * cache + 4e9;
+            }
+            if (there[who] && !together) ask(&c[who], answer, "steps 1 1"); /* wakes everything up */
+            if (there[who] && ask(&c[who], answer, command)) add(r, who, steps * n / answer[opt.cpu_time]);
+            if (there[who] && together) continue;
+            dismiss(&c[who]);
+            there[who] = false;
+        }
+    }
+    if (n == 1 && there[OURS] && !opt.cpu_time)
+        measure_share(model, what, r, &c[OURS], cache * depth / sequence_cells(depth, 1));
+    for (int who = 0; who < 2; who++)
+        if (there[who]) dismiss(&c[who]);
+}
+
+static void write_json(void);
+
+static void measure_sequences(const char *model) {
+    static const int depths[] = {256, 4096}, counts[] = {1, 4, 16, 64};
+    for (int d = 0; d < (opt.quick ? 1 : 2); d++)
+        for (int i = 0; i < 4 && !late(); i++) {
+            measure_steps(model, depths[d], counts[i]);
+            write_json();
+        }
+}
+
 static void measure_tokenizer(const char *model) {
     engine c[2];
     char command[2400];
@@ -336,6 +426,7 @@ static void measure_quantize(const char *from, const char *type) {
 static double goal(const row *r) {
     bool q4 = strstr(r->model, "q4_0") || strstr(r->model, "Q4_0"), q8 = strstr(r->model, "q8_0") != NULL;
     bool mix = strstr(r->model, "Q4_K_M") || strstr(r->model, "q4_K_M"), bf16 = strstr(r->model, "bf16") != NULL;
+    if (r->aim > 0) return r->aim;
     if (strncmp(r->what, "prefill", 7) == 0) return q4 || q8 ? 4 : mix || bf16 ? 3 : 0;
     if (strncmp(r->what, "decode", 6) == 0) return q4 || mix ? 1.3 : q8 ? 1.1 : 0;
     if (strncmp(r->what, "load", 4) == 0) return 1;
@@ -362,6 +453,7 @@ static void print_rows(void) {
             snprintf(promise, sizeof promise, "%s %.2f%s", share ? "≤" : "≥", aim,
                      !tiles && strncmp(r->what, "prefill", 7) == 0 ? " (with AMX)"
                      : (share ? ratio <= aim : ratio >= aim)       ? ""
+                     : r->enough                                   ? ", or 90% of the read rate"
                                                                    : " missed");
         printf("| %s | %s | %.*f | %.*f | %s | %.2f× | %s |\n", r->model, r->what, ours < 10 ? 3 : 1, ours,
                peer < 10 ? 3 : 1, peer, r->unit, ratio, promise);
@@ -486,8 +578,8 @@ static void read_options(int argc, char **argv) {
     opt.budget = 20;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(name, "--quick") == 0) {
-            opt.quick = true;
+        if (strcmp(name, "--quick") == 0 || strcmp(name, "--cpu-time") == 0) {
+            *(name[2] == 'q' ? &opt.quick : &opt.cpu_time) = true;
             continue;
         }
         if (strncmp(name, "--", 2) != 0) {
@@ -505,6 +597,8 @@ static void read_options(int argc, char **argv) {
             opt.text = value;
         else if (strcmp(name, "--quantize") == 0)
             opt.quantize = value;
+        else if (strcmp(name, "--sequences") == 0)
+            opt.sequences = value;
         else if (strcmp(name, "--repeat") == 0)
             opt.repeat = atoi(value);
         else if (strcmp(name, "--budget") == 0)
@@ -546,6 +640,11 @@ int main(int argc, char **argv) {
     printf("\n");
     for (int i = 0; i < opt.n_models; i++) {
         measure_model(opt.models[i], tiles && !opt.quick);
+        print_rows();
+        write_json();
+    }
+    if (opt.sequences && !late()) {
+        measure_sequences(opt.sequences);
         print_rows();
         write_json();
     }

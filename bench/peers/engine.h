@@ -2,13 +2,15 @@
  * or "error TEXT". compare.c sends commands to two of them in turn. Each engine measures its own time, with the same
  * clock.
  *
- *     load MODEL CELLS THREADS    seconds to open the file, seconds until the session is ready
- *     prefill N                   seconds for N tokens into an empty cache
- *     fill N                      the same, but the tokens stay in the cache: the depth of the following decodes
- *     extend N                    adds N more tokens to the cache
- *     decode N                    seconds for N tokens, one at a time, at that depth; they are removed again
- *     memory                      bytes: compute buffers, KV cache, and scratch of a run, if known
- *     tokenize FILE TIMES         seconds and number of tokens
+ *     load MODEL CELLS THREADS SEQUENCES   seconds to open the file, seconds until the session is ready. The
+ * sequences share the cells equally prefill N                   seconds for N tokens into an empty cache fill N the
+ * same, but the tokens stay in the cache: the depth of the following decodes extend N                    adds N more
+ * tokens to the cache decode N                    seconds for N tokens, one at a time, at that depth; they are
+ * removed again spread N S                  fills sequence 0 with N tokens and copies them to the others of S
+ * sequences; no two sequences share a cell then: the depth of the following steps steps N S seconds, and seconds of
+ * CPU time of all threads, for N decodes of one token for each of S sequences; they are removed again read the
+ * machine's read rate in bytes per second, bytes of weights that a decode reads memory                      bytes:
+ * compute buffers, KV cache, and scratch of a run, if known tokenize FILE TIMES         seconds and number of tokens
  *     quantize IN OUT TYPE THREADS   seconds
  *
  * The first line an engine writes is "ready NAME VERSION VARIANT". */
@@ -23,14 +25,18 @@
 #include <string.h>
 #include <time.h>
 
-enum { BATCH = 2048, MICRO_BATCH = 512 };
+enum { BATCH = 2048, MICRO_BATCH = 512, MOST_SEQUENCES = 256 };
 
 /* Each returns NULL or an error message. */
 const char *engine_start(const char *folder, char *name, char *version, char *variant, size_t room);
-const char *engine_load(const char *path, int cells, int threads, double seconds[2]);
+const char *engine_load(const char *path, int cells, int threads, int sequences, double seconds[2]);
 int engine_vocabulary(void);
-const char *engine_decode(int32_t *tokens, int n); /* waits for the logits */
-void engine_keep(int n);                           /* removes all but the first n tokens */
+const char *engine_decode(int32_t *tokens, int n); /* of sequence 0; waits for the logits */
+const char *engine_step(int32_t *tokens, int position,
+                        int n); /* one token for each of n sequences, with its logits */
+const char *engine_copy(int n); /* sequence 0 to 1 … n-1, without sharing cells */
+void engine_keep(int n);        /* removes all but the first n tokens of every sequence */
+const char *engine_read(double *rate, double *weights);
 const char *engine_memory(double bytes[3]);
 const char *engine_tokenize(const char *text, size_t size, int *n_tokens);
 const char *engine_quantize(const char *from, const char *to, const char *type, int threads);
@@ -38,6 +44,12 @@ const char *engine_quantize(const char *from, const char *to, const char *type, 
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double cpu_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
@@ -52,6 +64,18 @@ static const char *feed(int from, int n, int at_once) {
         const char *wrong = engine_decode(tokens, part);
         if (wrong) return wrong;
         done += part;
+    }
+    return NULL;
+}
+
+static const char *take_steps(int depth, int steps, int sequences) {
+    static int32_t tokens[MOST_SEQUENCES];
+    int vocabulary = engine_vocabulary();
+    for (int i = 0; i < steps; i++) {
+        for (int s = 0; s < sequences; s++)
+            tokens[s] = (int32_t)((unsigned)(depth + i + s * 31) * 7919u % (unsigned)vocabulary);
+        const char *wrong = engine_step(tokens, depth + i, sequences);
+        if (wrong) return wrong;
     }
     return NULL;
 }
@@ -74,13 +98,13 @@ static const char *tokenize_file(const char *path, int times, double *seconds, i
 
 static const char *obey(const char *line, int *depth) {
     char word[16], a[1024], b[1024], c[64];
-    int n = 0, m = 0;
+    int n = 0, m = 0, sequences = 1;
     const char *wrong = "unknown command";
     if (sscanf(line, "%15s", word) != 1) return "empty line";
-    if (sscanf(line, "load %1023s %d %d", a, &n, &m) == 3) {
+    if (sscanf(line, "load %1023s %d %d %d", a, &n, &m, &sequences) >= 3) {
         double seconds[2];
         *depth = 0;
-        if (!(wrong = engine_load(a, n, m, seconds))) printf("ok %.6f %.6f\n", seconds[0], seconds[1]);
+        if (!(wrong = engine_load(a, n, m, sequences, seconds))) printf("ok %.6f %.6f\n", seconds[0], seconds[1]);
     } else if (sscanf(line, "prefill %d", &n) == 1 || sscanf(line, "fill %d", &n) == 1) {
         engine_keep(0);
         double start = now();
@@ -95,6 +119,18 @@ static const char *obey(const char *line, int *depth) {
         double start = now();
         if (!(wrong = feed(*depth, n, 1))) printf("ok %.6f\n", now() - start);
         engine_keep(*depth);
+    } else if (sscanf(line, "spread %d %d", &n, &m) == 2 && m <= MOST_SEQUENCES) {
+        double start = now();
+        engine_keep(0);
+        if (!(wrong = feed(0, n, BATCH)) && !(wrong = engine_copy(m))) printf("ok %.6f\n", now() - start);
+        *depth = n;
+    } else if (sscanf(line, "steps %d %d", &n, &m) == 2 && m <= MOST_SEQUENCES) {
+        double start = now(), cpu = cpu_time();
+        if (!(wrong = take_steps(*depth, n, m))) printf("ok %.6f %.6f\n", now() - start, cpu_time() - cpu);
+        engine_keep(*depth);
+    } else if (strcmp(word, "read") == 0) {
+        double rate = 0, weights = 0;
+        if (!(wrong = engine_read(&rate, &weights))) printf("ok %.0f %.0f\n", rate, weights);
     } else if (strcmp(word, "memory") == 0) {
         double bytes[3] = {0};
         if (!(wrong = engine_memory(bytes))) printf("ok %.0f %.0f %.0f\n", bytes[0], bytes[1], bytes[2]);

@@ -16,7 +16,9 @@ typedef struct settings { /* larger than any parameter structure; also passed an
 typedef struct batch {
     int32_t n_tokens;
     int32_t *tokens;
-    void *rest[5];
+    float *embeddings;
+    int32_t *positions, *n_sequences, **sequences;
+    int8_t *logits;
 } batch;
 
 static struct api {
@@ -35,8 +37,11 @@ static struct api {
     uint32_t (*n_ctx)(const void *context);
     uint32_t (*n_batch)(const void *context);
     uint32_t (*n_ubatch)(const void *context);
+    uint32_t (*n_seq_max)(const void *context);
     void *(*get_memory)(const void *context);
+    int32_t (*memory_seq_pos_max)(void *memory, int32_t seq);
     bool (*memory_seq_rm)(void *memory, int32_t seq, int32_t from, int32_t to);
+    void (*memory_seq_cp)(void *memory, int32_t from, int32_t to, int32_t first, int32_t end);
     batch (*batch_get_one)(int32_t *tokens, int32_t n);
     int32_t (*decode)(void *context, batch b);
     float *(*get_logits_ith)(void *context, int32_t i);
@@ -67,8 +72,11 @@ static const struct symbol {
     SYMBOL(n_ctx),
     SYMBOL(n_batch),
     SYMBOL(n_ubatch),
+    SYMBOL(n_seq_max),
     SYMBOL(get_memory),
+    SYMBOL(memory_seq_pos_max),
     SYMBOL(memory_seq_rm),
+    SYMBOL(memory_seq_cp),
     SYMBOL(batch_get_one),
     SYMBOL(decode),
     SYMBOL(get_logits_ith),
@@ -125,7 +133,7 @@ const char *engine_start(const char *folder, char *name, char *version, char *va
     return NULL;
 }
 
-const char *engine_load(const char *path, int cells, int threads, double seconds[2]) {
+const char *engine_load(const char *path, int cells, int threads, int sequences, double seconds[2]) {
     double start = now();
     if (context) llama.free(context);
     if (model) llama.model_free(model);
@@ -137,11 +145,13 @@ const char *engine_load(const char *path, int cells, int threads, double seconds
     p.number[0] = (uint32_t)cells;
     p.number[1] = BATCH;
     p.number[2] = MICRO_BATCH;
+    p.number[3] = (uint32_t)sequences;
     if (!(context = llama.init_from_model(model, p))) return "cannot make a context";
     llama.set_n_threads(context, threads, threads);
     seconds[1] = now() - start;
     if (llama.n_ctx(context) < (uint32_t)cells || llama.n_ctx(context) > (uint32_t)cells + 255 ||
-        llama.n_batch(context) != BATCH || llama.n_ubatch(context) != MICRO_BATCH)
+        llama.n_batch(context) != BATCH || llama.n_ubatch(context) != MICRO_BATCH ||
+        llama.n_seq_max(context) != (uint32_t)sequences)
         return "this version has a different layout of parameters";
     return NULL;
 }
@@ -154,8 +164,42 @@ const char *engine_decode(int32_t *tokens, int n) {
     return llama.get_logits_ith(context, -1) ? NULL : "no logits";
 }
 
+const char *engine_step(int32_t *tokens, int position, int n) {
+    static int32_t positions[MOST_SEQUENCES], ones[MOST_SEQUENCES], ids[MOST_SEQUENCES], *id_lists[MOST_SEQUENCES];
+    static int8_t logits[MOST_SEQUENCES];
+    for (int i = 0; i < n; i++) {
+        positions[i] = position;
+        ones[i] = logits[i] = 1;
+        ids[i] = i;
+        id_lists[i] = &ids[i];
+    }
+    if (!context) return "nothing is loaded";
+    if (llama.decode(context, (batch){n, tokens, NULL, positions, ones, id_lists, logits}) != 0)
+        return "decode failed";
+    return llama.get_logits_ith(context, n - 1) ? NULL : "no logits";
+}
+
+/* By default every sequence has a buffer of its own; a copy between them is carried out with the next decode. */
+const char *engine_copy(int n) {
+    if (!context) return "nothing is loaded";
+    void *memory = llama.get_memory(context);
+    int last = llama.memory_seq_pos_max(memory, 0);
+    for (int i = 1; i < n; i++) llama.memory_seq_cp(memory, 0, i, -1, -1);
+    for (int i = 1; i < n; i++)
+        if (llama.memory_seq_pos_max(memory, i) != last) return "a sequence was not copied";
+    const char *wrong = take_steps(last + 1, 1, n);
+    engine_keep(last + 1);
+    return wrong;
+}
+
 void engine_keep(int n) {
-    if (context) llama.memory_seq_rm(llama.get_memory(context), 0, n, -1);
+    for (uint32_t i = 0; context && i < llama.n_seq_max(context); i++)
+        llama.memory_seq_rm(llama.get_memory(context), (int32_t)i, n, -1);
+}
+
+const char *engine_read(double *rate, double *weights) {
+    (void)rate, (void)weights;
+    return "not supported: the other engine measures it";
 }
 
 const char *engine_memory(double bytes[3]) {

@@ -7,6 +7,8 @@
 #   LIMIT=SECONDS   after which nothing new is begun
 #   TYPES="q4_0 q8_0 Q4_K_M bf16"  SHAPE=1b
 #   QUICK=1         one type, few measurements
+#   ONLY=sequences  the decodes of many sequences alone
+#   CPU_TIME=1      measures them in CPU time; with THREADS=1 the figures hold on a busy machine as well
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:-build}" && pwd)
@@ -32,15 +34,23 @@ files=()
 make_model() { # file shape type
     [ -e "$1" ] || "$tenon" synth "$1" --shape "$2" --type "$3" > /dev/null
 }
+only=${ONLY:-}
+[ "$only" != sequences ] || types=
 for type in $types; do
     make_model "$models/$shape-$type.gguf" "$shape" "$type"
     files+=("$models/$shape-$type.gguf")
 done
-make_model "$models/tiny.gguf" tiny q8_0
-make_model "$models/100m-f16.gguf" 100m f16
-more=(--vocabulary "$models/tiny.gguf")
-[ ! -e "$here/../../models/tales.gguf" ] || more+=(--vocabulary "$here/../../models/tales.gguf")
-if [ -z "$quick" ]; then more+=(--quantize "$models/100m-f16.gguf"); else more+=(--quick); fi
+make_model "$models/$shape-Q4_K_M.gguf" "$shape" Q4_K_M
+more=(--sequences "$models/$shape-Q4_K_M.gguf")
+[ -z "$quick" ] || more+=(--quick)
+[ -z "${CPU_TIME:-}" ] || more+=(--cpu-time)
+if [ -z "$only" ]; then
+    make_model "$models/tiny.gguf" tiny q8_0
+    make_model "$models/100m-f16.gguf" 100m f16
+    more+=(--vocabulary "$models/tiny.gguf")
+    [ ! -e "$here/../../models/tales.gguf" ] || more+=(--vocabulary "$here/../../models/tales.gguf")
+    [ -n "$quick" ] || more+=(--quantize "$models/100m-f16.gguf")
+fi
 
 # A megabyte of English and of C.
 text=$models/text.txt
