@@ -107,6 +107,17 @@ def least_computed(exchanges):
     return least, tree.size
 
 
+def expected_distinct(requests):
+    """The number of distinct tokens in memory when every prompt has one reply: what it is does not matter."""
+    exchanges, replies = [], {}
+    for request in requests:
+        before = exchanges[request["after"]] if request["after"] >= 0 else ([], [])
+        prompt = before[0] + (before[1] if request["with_reply"] else []) + request["more"]
+        first = replies.setdefault(tuple(prompt), len(replies))
+        exchanges.append((prompt, [("reply", first, i) for i in range(request["n_reply"])]))
+    return least_computed(exchanges)[1]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Serves agent-like conversations and compares the prompt tokens that were computed with the fewest possible.
 
-run.py BUILD [--model FILE] [--clients N] [--cells N] [--seed N] [--count N] [--bar RATIO]
+run.py BUILD [--model FILE] [--clients N] [--cells N] [--device-share X --ram-share Y] [--disk FOLDER,SIZE] [--seed N] [--count N]
+       [--bar RATIO]
 
-Starts `tenon serve` with the story model, sends the requests of conversations.py with several clients, and prints the ratio.
-Exits with 1 when it is above the bar."""
+Starts `tenon serve` with the story model, sends the requests of conversations.py with several clients, and prints the ratio. With
+shares, the KV cache and host memory have room for those parts of all distinct tokens. Exits with 1 when the ratio is above the bar."""
 import argparse
 import json
 import os
@@ -23,6 +24,10 @@ here = os.path.dirname(os.path.abspath(__file__))
 def start_server(args):
     command = [os.path.join(args.build, "bin", "tenon"), "serve", args.model, "--port", "0", "-t", str(args.threads), "-np",
                str(args.clients), "-c", str(args.cells), "--cache-prefixes", str(args.prefixes), "--metrics", "--queue", "1024"]
+    if args.ram:
+        command += ["--cache-ram", f"{args.ram}B"]
+    if args.disk:
+        command += ["--cache-disk", args.disk]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in server.stderr:
         listening = re.search(r"listening at (http://\S+)", line)
@@ -46,6 +51,21 @@ def complete(url, prompt, n):
     body = json.dumps({"prompt": prompt, "n_predict": n, "temperature": 0, "ignore_eos": True}).encode()
     request = urllib.request.Request(url + "/completion", data=body, headers={"Content-Type": "application/json"})
     return json.load(urllib.request.urlopen(request, timeout=600))
+
+
+def token_bytes(args):
+    """KV cache bytes per token, from two plans."""
+    sizes = []
+    for cells in (4096, 8192):
+        plan = json.loads(subprocess.run([os.path.join(args.build, "bin", "tenon"), "plan", args.model, "-c", str(cells), "--json"],
+                                         capture_output=True, check=True, text=True).stdout)
+        sizes.append(sum(device["cache"] for device in plan["devices"]))
+    return (sizes[1] - sizes[0]) // 4096
+
+
+def metric(metrics, name):
+    found = re.search(rf"^tenon:{name} (\S+)", metrics, re.M)
+    return int(float(found.group(1))) if found else 0
 
 
 class Drive:
@@ -96,8 +116,15 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--bar", type=float, default=1.05)
+    parser.add_argument("--device-share", type=float, help="cells for this part of all distinct tokens, instead of --cells")
+    parser.add_argument("--ram-share", type=float, default=0, help="host memory for this part of all distinct tokens")
+    parser.add_argument("--disk", help="FOLDER,SIZE of prefixes on disk")
     args = parser.parse_args()
     requests = conversations.make_set(args.seed, args.count)
+    expected = conversations.expected_distinct(requests)
+    if args.device_share:
+        args.cells = int(expected * args.device_share)
+    args.ram = int(expected * args.ram_share * token_bytes(args)) if args.ram_share else 0
     server, url = start_server(args)
     try:
         wait_until_ready(url)
@@ -110,11 +137,14 @@ def main():
         server.wait()
     least, distinct = conversations.least_computed([drive.exchanges[i] for i in drive.order])
     sent = sum(len(prompt) for prompt, _ in drive.exchanges)
-    evicted = re.search(r"^tenon:prefixes_evicted_total (\S+)", metrics, re.M)
     ratio = drive.computed / least
     print(f"{args.count} conversations, {len(requests)} requests, {args.clients} clients, {args.cells} cells, {seconds:.0f} s")
     print(f"prompt tokens: {sent} sent, {least} to compute at least, {drive.computed} computed; {distinct} distinct in memory, "
-          f"{evicted.group(1) if evicted else '?'} prefixes made room")
+          f"{metric(metrics, 'prefixes_evicted_total')} prefixes made room")
+    if args.ram or args.disk:
+        print(f"host memory: {args.ram} bytes, {metric(metrics, 'cache_ram_tokens_taken_total')} tokens taken, "
+              f"{metric(metrics, 'cache_ram_blocks_stored_total')} blocks stored, {metric(metrics, 'cache_blocks_dropped_total')} dropped; "
+              f"disk: {metric(metrics, 'cache_disk_bytes')} bytes, {metric(metrics, 'cache_disk_tokens_taken_total')} tokens taken")
     print(f"computed / least possible: {ratio:.3f} (bar {args.bar})")
     return ratio > args.bar
 

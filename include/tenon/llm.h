@@ -95,10 +95,16 @@ typedef enum tn_cache_rotation {
 TN_API tn_status tn_cache_type_parse(const char *name, tn_type *type);
 
 typedef struct tn_session_params {
-    int32_t n_ctx;          /* tokens that the KV cache holds, shared by the sequences; 0: as trained */
-    int32_t page;           /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
-    int32_t n_prefixes;     /* prefixes of sequences that are kept for later ones; 0: none */
-    int32_t n_checkpoints;  /* of these, how many windows fit beside the sequences' own; 0: n_seqs */
+    int32_t n_ctx;         /* tokens that the KV cache holds, shared by the sequences; 0: as trained */
+    int32_t page;          /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
+    int32_t n_prefixes;    /* prefixes of sequences that are kept for later ones; 0: none */
+    int32_t n_checkpoints; /* of these, how many windows fit beside the sequences' own; 0: n_seqs */
+    /* Tiers below the KV cache: kept prefixes that make room move to host memory of at most cache_ram bytes, and from
+     * there to files in the folder cache_disk of at most cache_disk_bytes together; 0 and NULL: none. The folder
+     * outlives the plan. */
+    size_t cache_ram;
+    const char *cache_disk;
+    uint64_t cache_disk_bytes;
     int32_t n_batch;        /* max tokens in one tn_session_decode */
     int32_t n_ubatch;       /* max tokens computed at once (a micro-batch): the worst case that is reserved */
     int32_t n_seqs;         /* sequence ids are 0 … n_seqs-1 */
@@ -172,6 +178,7 @@ typedef struct tn_fit_device {
     const char *name;
     size_t weights, cache, compute, scratch; /* exact bytes; of a shared scheduler: including the other sessions' */
     size_t staging;                          /* host memory for batches, results, metadata and uploads */
+    size_t tier;                             /* host memory of kept prefixes that have left the devices */
     size_t own;                              /* what the backend takes beside all of these */
     size_t pinned;                           /* of compute, scratch and staging: pinned for GPUs */
     size_t mapped;                           /* weights that stay in the file's map and take no memory of their own */
@@ -376,7 +383,7 @@ TN_API tn_status tn_session_prefix_note(tn_session *session, int32_t seq, uint64
 /* Gives up the kept prefixes that the tokens begin with, and those that begin with all of the tokens. */
 TN_API tn_status tn_session_prefix_forget(tn_session *session, uint64_t key, const tn_token *tokens,
                                           int32_t n_tokens);
-/* Gives up all kept prefixes. */
+/* Gives up all kept prefixes on the device and in host memory; files stay. */
 TN_API void tn_session_prefix_clear(tn_session *session);
 typedef struct tn_prefix_usage {
     int32_t kept, limit;   /* prefixes */
@@ -385,6 +392,23 @@ typedef struct tn_prefix_usage {
     uint64_t evicted;      /* prefixes that made room */
 } tn_prefix_usage;
 TN_API tn_prefix_usage tn_session_prefix_usage(tn_session *session);
+
+/* Tiers: prefixes that make room on the device move to host memory (cache_ram), the least recently used there to disk
+ * (cache_disk). tn_session_prefix_take continues what the device holds with what the tiers hold. The unit is a block
+ * of 32 tokens; blocks that several prefixes share are kept once. A block is used only if its checksum, its tokens,
+ * the model, the settings of the KV cache and of RoPE, and the key agree. At the end of a session what it keeps is
+ * written to disk, the most recently used first to stay; later sessions of the same model find it. Several sessions
+ * and processes may share a folder. Damaged files are ignored; when the disk is full nothing more is written for a
+ * while. */
+typedef struct tn_tier_usage {
+    size_t host_limit, host_bytes;     /* bytes taken for the tier; those in use by blocks */
+    uint64_t disk_limit, disk_bytes;   /* the budget; bytes of all files of the folder */
+    int32_t host_blocks, disk_blocks;  /* blocks of up to 32 tokens */
+    uint64_t host_tokens, disk_tokens; /* tokens that sequences took from the tier */
+    uint64_t host_stored, disk_stored; /* blocks that moved there */
+    uint64_t dropped, disk_failed;     /* blocks that were given up; files that could not be written */
+} tn_tier_usage;
+TN_API tn_tier_usage tn_session_tier_usage(tn_session *session);
 
 /* State: the cache of one sequence (seq ≥ 0) or all (-1), with checksum and the model's identity. */
 TN_API tn_status tn_session_state_size(tn_session *session, int32_t seq, size_t *size);

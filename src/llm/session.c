@@ -17,7 +17,8 @@ static tn_status take_memory(tn_session *s) {
     TN_TRY(tn__kv_allocate(&p->kv, p->placement.types));
     tn_sched_set_locations(p->sched, NULL, NULL);
     for (size_t i = 0; i < p->graphs.n; i++) tn__graph_bind_argmax(&p->kv, p->graphs.sets[i]);
-    TN_TRY(tn__prefixes_new(p, &s->prefixes));
+    TN_TRY(tn__tiers_new(s));
+    TN_TRY(tn__prefixes_new(p, tn__tiers_seed(s), &s->prefixes));
     TN_TRY(tn__staging_new(&p->params, p->pipelined, &s->staging));
     if (p->params.embeddings) TN_TRY(tn__embeddings_new(p, &s->embeddings));
     TN_TRY(tn__results_new(p, &s->results));
@@ -71,6 +72,7 @@ void tn_session_free(tn_session *s) {
     if (s->plan->sched) (void)tn_sched_synchronize(s->plan->sched);
     tn__sequences_free(s);
     tn__queued_step_free(s);
+    tn__tiers_free(s);
     tn__session_plan_end(s->plan);
     tn_session_plan_free(s->plan);
     tn__staging_free(&s->staging);

@@ -2,6 +2,7 @@
 #ifndef TN_LLM_SESSION_INTERNAL_H
 #define TN_LLM_SESSION_INTERNAL_H
 
+#include "llm/memory/tier.h"
 #include "llm/plan/session_plan.h"
 
 /* ---- Staging (staging.c): a batch on the host ---- */
@@ -111,15 +112,16 @@ typedef struct tn__prefixes {
     int group;                /* whose cells are remembered */
     uint64_t *last_used;      /* per kept prefix; 0: there is none */
     tn__prefix_owner *owners; /* per sequence */
-    uint64_t *prompt;         /* hashes of the tokens that are looked for */
+    tn__hash128 *prompt;      /* hashes of the tokens that are looked for */
     int32_t n_prompt;         /* room for them */
     int32_t missed;           /* tokens of the last take that were there without their windows */
     int32_t *tokens;          /* per cell */
-    uint64_t *hashes;         /* per cell: of key and tokens up to this one; 0: unknown */
-    uint64_t clock, seed, asked, taken, evicted;
+    tn__hash128 *hashes;      /* per cell: of key and tokens up to this one; 0: unknown */
+    tn__hash128 seed;         /* who sends prompts cannot know it, and so prepare two that have the same hash */
+    uint64_t clock, asked, taken, evicted;
 } tn__prefixes;
 
-tn_status tn__prefixes_new(const tn_session_plan *plan, tn__prefixes *prefixes);
+tn_status tn__prefixes_new(const tn_session_plan *plan, tn__hash128 seed, tn__prefixes *prefixes);
 void tn__prefixes_free(tn__prefixes *prefixes);
 /* Remembers the tokens of a micro-batch, whose cells are taken. */
 void tn__prefixes_write(tn_session *session, int32_t n, const tn_token *tokens, const int32_t *positions,
@@ -130,8 +132,10 @@ void tn__prefixes_forget_owner(tn_session *session, int32_t seq);
 void tn__prefixes_copy_owner(tn_session *session, int32_t source, int32_t target);
 /* After the contents of the staged n cells were moved; `changed`: their positions have changed. */
 void tn__prefixes_move(tn_session *session, int group, bool changed, int32_t n);
-/* Gives up the least recently used prefix. False: there is none. */
+/* Gives up the least recently used prefix, which moves to the tiers. False: there is none. */
 bool tn__prefixes_evict(tn_session *session);
+/* Gives up all prefixes that the device has. */
+void tn__prefixes_clear(tn_session *session);
 
 /* ---- The session ---- */
 
@@ -142,6 +146,7 @@ struct tn_session {
     tn__embeddings embeddings;
     tn__queued_step queued;
     tn__prefixes prefixes;
+    tn__tiers tiers;
     struct tn__sequence *sequences; /* generation state per sequence (generate.c) */
     tn_session_stats stats;
 };

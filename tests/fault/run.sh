@@ -1,10 +1,10 @@
 #!/bin/bash
 # run.sh BUILD [PART…]: the tenon program with injected faults. It must always end by itself with a documented exit code,
-# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server.
+# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server tiers.
 set -u
 build=$(cd "$1" && pwd)
 shift
-parts=${*:-memory device exact reads full kill change clock server}
+parts=${*:-memory device exact reads full kill change clock server tiers}
 tenon=$build/bin/tenon
 preload=$build/tests/libfault_preload.so
 here=$(cd "$(dirname "$0")" && pwd)
@@ -323,8 +323,10 @@ part_clock() {
 }
 
 # Starts a server with the given environment and sets $url; $url is empty when it did not start.
+server_options=
 start_server() {
-    env "$@" "$tenon" serve model.gguf --port 0 -c 256 > stdout 2> err &
+    # shellcheck disable=SC2086
+    env "$@" "$tenon" serve model.gguf --port 0 -c 256 $server_options > stdout 2> err &
     server_pid=$!
     url=
     for _ in $(seq 100); do
@@ -379,6 +381,80 @@ part_server() {
         stop_server "allocation $n of $total failing" 2> /dev/null
     done
     [ $known = 0 ] || echo "server: $known crashes inside libevent's evhttp_request_new without memory (known)"
+}
+
+# The reply to text number $1, as token ids.
+ask_text() {
+    curl -s --max-time 20 -H 'Content-Type: application/json' "$url/completion" \
+        -d "{\"prompt\":[$(seq -s, $((3 + 17 * $1)) $((122 + 17 * $1)))],\"n_predict\":3,\"temperature\":0,\"ignore_eos\":true}" |
+        sed -n 's/.*"tokens": *\[\([^]]*\)\].*/\1/p'
+}
+ask_texts() { # description
+    local i got
+    for i in $(seq 0 19); do
+        got=$(ask_text "$i")
+        checks=$((checks + 1))
+        [ "$got" = "$(sed -n "$((i + 1))p" replies)" ] || fail "$1: the reply to text $i is '$got'"
+    done
+}
+expect_budget() { # description
+    local bytes
+    bytes=$(find kept -type f -printf '%s\n' 2> /dev/null | paste -sd+ | sed 's/^$/0/')
+    [ $((bytes)) -le $tier_budget ] || fail "$1: $((bytes)) bytes in the folder of $tier_budget"
+}
+
+# Kept prefixes on disk: the server is killed while it writes them, the disk is full, files are damaged. Replies stay those of a server
+# without tiers, and the folder stays within its budget.
+tier_budget=150000
+part_tiers() {
+    local i n known=0
+    command -v curl > /dev/null || { echo "tiers: skipped, no curl"; return; }
+    rm -rf kept
+    server_options="-np 1 -ctk f32 -ctv f32 --cache-prefixes 0"
+    start_server || { fail "the server does not start"; return; }
+    for i in $(seq 0 19); do ask_text "$i"; echo; done > replies
+    stop_server "without tiers"
+    [ "$(sort -u replies | wc -l)" -gt 5 ] || fail "the replies are all alike"
+    server_options="-np 1 -ctk f32 -ctv f32 --cache-disk $work/kept,$tier_budget"
+    for n in 0 1 2 3 4 5 6 7; do
+        start_server || { fail "the server does not start after $n kills"; return; }
+        (for i in $(seq $((n * 5 % 20)) 19) $(seq 0 19); do ask_text "$i"; done) > /dev/null 2>&1 &
+        local asker=$!
+        sleep 0.$((1 + n * 7 % 5))$n
+        kill -KILL $server_pid
+        wait $server_pid 2> /dev/null
+        server_pid=
+        kill $asker 2> /dev/null
+        wait $asker 2> /dev/null
+        expect_budget "after $((n + 1)) kills"
+    done
+    [ -n "$(ls kept)" ] || fail "nothing was written before the kills"
+    start_server || { fail "the server does not start after the kills"; return; }
+    ask_texts "after the kills"
+    expect_budget "after the kills"
+    stop_server "after the kills"
+    expect_budget "at the end"
+    [ -z "$(find kept -name '*.partial')" ] || fail "left behind: $(find kept -name '*.partial')"
+    for i in kept/*.blob; do printf 'damaged' | dd of="$i" bs=1 seek=$((RANDOM % 8000)) conv=notrunc 2> /dev/null; done
+    start_server || { fail "the server does not start with damaged files"; return; }
+    ask_texts "with damaged files"
+    stop_server "with damaged files"
+    for n in 0 100 20000 60000; do
+        rm -rf kept
+        # Without room for its lock file the folder cannot be used: the server says so and ends.
+        if start_server LD_PRELOAD="$preload" FAULT_SPACE=$n; then
+            ask_texts "with $n bytes of disk"
+            stop_server "with $n bytes of disk"
+            grep -q 'No space left' err || fail "with $n bytes of disk: no note"
+        else
+            wait $server_pid
+            code=$? checks=$((checks + 1))
+            server_pid=
+            [ "$n $code" = "0 1" ] || fail "with $n bytes of disk the server does not start: $code"
+        fi
+        [ -z "$(find kept -name '*.partial')" ] || fail "with $n bytes of disk: left behind: $(ls kept)"
+    done
+    server_options=
 }
 
 for part in $parts; do

@@ -3,7 +3,8 @@
  * A prefix that is kept is a list of runs like a sequence's, in the same page tables. Prefixes that share cells share
  * pages, so that a tree of conversations takes the pages of its distinct tokens. Every cell remembers its token and a
  * hash of the key and of all tokens up to its own. The hash decides where the tokens before a list's first cell are
- * gone (windows); tokens are compared one by one wherever they are there. */
+ * gone (windows); tokens are compared one by one wherever they are there. A prefix that makes room leaves its content
+ * to the tiers below (tier.h), from where a later sequence may take it. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -21,27 +22,26 @@ tn_status tn__prefixes_bytes(const tn_session_plan *p, size_t *bytes) {
     const size_t cells = (size_t)tn__page_table_cells(&p->kv.groups[remembered_group(p)]);
     const size_t per_list = (size_t)p->params.n_prefixes * sizeof(uint64_t) +
                             (size_t)p->params.n_seqs * sizeof(tn__prefix_owner) +
-                            (size_t)p->params.n_ctx * sizeof(uint64_t);
+                            (size_t)p->params.n_ctx * sizeof(tn__hash128);
     *bytes = 0;
     if (!p->params.n_prefixes) return TN_OK;
-    if (!tn__mul_size(cells, sizeof(int32_t) + sizeof(uint64_t), bytes) || !tn__add_size(*bytes, per_list, bytes))
+    if (!tn__mul_size(cells, sizeof(int32_t) + sizeof(tn__hash128), bytes) || !tn__add_size(*bytes, per_list, bytes))
         return tn_fail(TN_E_OVERFLOW, "the tokens of %zu cells overflow", cells);
     return TN_OK;
 }
 
-tn_status tn__prefixes_new(const tn_session_plan *p, tn__prefixes *x) {
+tn_status tn__prefixes_new(const tn_session_plan *p, tn__hash128 seed, tn__prefixes *x) {
     const size_t cells = (size_t)tn__page_table_cells(&p->kv.groups[remembered_group(p)]);
     if (!p->params.n_prefixes) return TN_OK;
     x->n = p->params.n_prefixes;
     x->group = remembered_group(p);
+    x->seed = seed;
     x->last_used = tn_calloc((size_t)x->n, sizeof *x->last_used);
     x->owners = tn_calloc((size_t)p->params.n_seqs, sizeof *x->owners);
     x->prompt = tn_calloc((size_t)p->params.n_ctx, sizeof *x->prompt);
     x->n_prompt = p->params.n_ctx;
     x->tokens = tn_calloc(cells, sizeof *x->tokens);
     x->hashes = tn_calloc(cells, sizeof *x->hashes);
-    /* Nobody who sends prompts can know the seed, and so prepare two that have the same hash. */
-    x->seed = tn__mix64(tn_time_ns() ^ (uint64_t)(uintptr_t)x->hashes);
     return x->last_used && x->owners && x->prompt && x->tokens && x->hashes ? TN_OK : TN_E_NOMEM;
 }
 
@@ -55,11 +55,15 @@ void tn__prefixes_free(tn__prefixes *x) {
 
 /* ---- Hashes ---- */
 
-static uint64_t hash_of_key(const tn__prefixes *x, uint64_t key) { return tn__hash_combine(x->seed, key); }
-/* Of the tokens up to this one; never 0. */
-static uint64_t hash_after(uint64_t before, tn_token token) {
-    return tn__hash_combine(before, (uint64_t)(uint32_t)token) | 1;
+/* Never 0. */
+static tn__hash128 hash_with(tn__hash128 before, uint64_t value) {
+    const uint64_t low = tn__hash_combine((uint64_t)before, value);
+    const uint64_t high = tn__hash_combine((uint64_t)(before >> 64) ^ low, ~value);
+    return (tn__hash128)high << 64 | low | 1;
 }
+static tn__hash128 hash_of_key(const tn__prefixes *x, uint64_t key) { return hash_with(x->seed, key); }
+/* Of the tokens up to this one. */
+static tn__hash128 hash_after(tn__hash128 before, tn_token token) { return hash_with(before, (uint32_t)token); }
 
 /* The cell at a position of a list, or -1. The last runs are the likely ones. */
 static int32_t cell_at(const tn__page_table *t, int32_t list, int32_t position) {
@@ -84,7 +88,7 @@ static bool is_gapless(const tn__page_table *t, int32_t list, int32_t last) {
 }
 
 /* The hash of what a sequence holds before a position; 0 if it is unknown. */
-static uint64_t hash_before(const tn_session *s, int32_t seq, int32_t position) {
+static tn__hash128 hash_before(const tn_session *s, int32_t seq, int32_t position) {
     const tn__prefixes *x = &s->prefixes;
     const tn__page_table *t = remembered_pages(s);
     if (!x->owners[seq].known) return 0;
@@ -98,7 +102,7 @@ void tn__prefixes_write(tn_session *s, int32_t n, const tn_token *tokens, const 
     tn__prefixes *x = &s->prefixes;
     for (int32_t i = 0; i < n; i++) {
         const bool continues = i && seqs[i] == seqs[i - 1] && positions[i] == positions[i - 1] + 1;
-        const uint64_t before = continues ? x->hashes[rows[i - 1]] : hash_before(s, seqs[i], positions[i]);
+        const tn__hash128 before = continues ? x->hashes[rows[i - 1]] : hash_before(s, seqs[i], positions[i]);
         x->tokens[rows[i]] = tokens[i];
         x->hashes[rows[i]] = before ? hash_after(before, tokens[i]) : 0;
     }
@@ -121,7 +125,7 @@ void tn__prefixes_move(tn_session *s, int group, bool changed, int32_t n) {
     tn__prefixes *x = &s->prefixes;
     const int32_t *from = s->staging.move_from, *to = s->staging.move_to;
     int32_t tokens[TN__MOVE_CELLS];
-    uint64_t hashes[TN__MOVE_CELLS];
+    tn__hash128 hashes[TN__MOVE_CELLS];
     if (!x->n || group != x->group) return;
     for (int32_t i = 0; i < n; i++) {
         tokens[i] = x->tokens[from[i]];
@@ -149,7 +153,7 @@ static bool memory_continues(const tn_session *s, int32_t list, int32_t n) {
 
 /* Hashes of the tokens, for match_list. Returns how many there is room for. */
 static int32_t hash_prompt(tn__prefixes *x, uint64_t key, const tn_token *tokens, int32_t n) {
-    uint64_t hash = hash_of_key(x, key);
+    tn__hash128 hash = hash_of_key(x, key);
     n = TN__MIN(n, x->n_prompt);
     for (int32_t i = 0; i < n; i++) x->prompt[i] = hash = hash_after(hash, tokens[i]);
     return n;
@@ -178,6 +182,28 @@ static int32_t match_list(const tn_session *s, int32_t list, const tn_token *tok
     return matched == head.first ? 0 : matched;
 }
 
+/* What the lists hold of the tokens: the longest prefix that a sequence can continue and the longest one of all. */
+typedef struct prefix_matches {
+    int32_t found, longest;    /* -1: none */
+    int32_t matching, matched; /* windows and states are not asked for */
+} prefix_matches;
+
+static prefix_matches match_lists(const tn_session *s, int32_t seq, const tn_token *tokens, int32_t n_tokens) {
+    const tn__page_table *t = remembered_pages(s);
+    prefix_matches m = {.found = -1, .matching = -1};
+    for (int32_t list = 0; list < t->n_lists; list++) {
+        const int32_t n = list == seq ? 0 : match_list(s, list, tokens, n_tokens);
+        if (n > m.matched) {
+            m.matched = n;
+            m.matching = list;
+        }
+        if (n <= m.longest || !memory_continues(s, list, n)) continue;
+        m.longest = n;
+        m.found = list;
+    }
+    return m;
+}
+
 static tn_status check_prefixes(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     if (!s->prefixes.n)
@@ -187,7 +213,7 @@ static tn_status check_prefixes(const tn_session *s, int32_t seq) {
     return TN_OK;
 }
 
-static void touch_prefix(tn_session *s, int32_t list) {
+static void touch_prefix(tn_session *s, int32_t list) { /* -1: nothing */
     if (list >= s->plan->kv.n_seqs) s->prefixes.last_used[list - s->plan->kv.n_seqs] = ++s->prefixes.clock;
 }
 
@@ -213,29 +239,25 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     tn__prefixes *x = &s->prefixes;
     const tn__page_table *t = remembered_pages(s);
     if (t->sequences[seq].n) return tn_fail(TN_E_STATE, "sequence %d is not empty", seq);
-    int32_t longest = 0, found = -1;
-    x->missed = 0;
     const int32_t n_hashed = hash_prompt(x, key, tokens, n_tokens);
-    for (int32_t list = 0; list < t->n_lists; list++) {
-        const int32_t n = list == seq ? 0 : match_list(s, list, tokens, n_hashed);
-        x->missed = TN__MAX(x->missed, n);
-        if (n <= longest || !memory_continues(s, list, n)) continue;
-        longest = n;
-        found = list;
-    }
-    if (x->missed <= longest) x->missed = 0;
+    const prefix_matches m = match_lists(s, seq, tokens, n_hashed);
+    int32_t n_full, n = tn__tiers_find(s, m.matching, m.matched, tokens, n_hashed, &n_full);
     x->owners[seq] = (tn__prefix_owner){key, true};
     x->asked += (uint64_t)n_tokens;
     *n_taken = 0;
-    if (found < 0) return TN_OK;
-    touch_prefix(s, found);
-    tn_status status = copy_list(s, found, seq, longest);
-    if (status != TN_OK) {
-        remove_list(s, seq);
-        return status == TN_E_FULL ? TN_OK : status; /* decoding does without it */
+    if (n > m.longest) {
+        touch_prefix(s, m.matching);
+        if (tn__tiers_load(s, seq, m.matching, m.matched, tokens, &n) == TN_OK) *n_taken = n;
     }
-    x->taken += (uint64_t)longest;
-    *n_taken = longest;
+    if (!*n_taken && m.found >= 0 && t->sequences[m.found].n) { /* loading may have made room */
+        touch_prefix(s, m.found);
+        const tn_status status = copy_list(s, m.found, seq, m.longest);
+        if (status != TN_OK) remove_list(s, seq);
+        if (status != TN_OK) return status == TN_E_FULL ? TN_OK : status; /* decoding does without it */
+        *n_taken = m.longest;
+    }
+    x->taken += (uint64_t)*n_taken;
+    x->missed = n_full > *n_taken ? n_full : 0;
     return TN_OK;
 }
 
@@ -258,7 +280,7 @@ static int32_t keepable_tokens(const tn_session *s, int32_t seq) {
 }
 
 /* The hash of the list's tokens up to a position; 0 if it does not hold that position. */
-static uint64_t hash_at(const tn_session *s, int32_t list, int32_t position) {
+static tn__hash128 hash_at(const tn_session *s, int32_t list, int32_t position) {
     const int32_t cell = cell_at(remembered_pages(s), list, position);
     return cell < 0 ? 0 : s->prefixes.hashes[cell];
 }
@@ -279,7 +301,7 @@ tn_status tn_session_prefix_keep(tn_session *s, int32_t seq) {
     const tn__page_table *t = remembered_pages(s);
     const int32_t n = keepable_tokens(s, seq);
     if (n < 1 || !memory_continues(s, seq, n)) return TN_OK;
-    const uint64_t hash = hash_at(s, seq, n - 1);
+    const tn__hash128 hash = hash_at(s, seq, n - 1);
     for (int32_t list = t->n_seqs; list < t->n_lists; list++) {
         int32_t first, last;
         if (!tn__pages_extent(t, list, &first, &last)) continue;
@@ -311,18 +333,24 @@ bool tn__prefixes_evict(tn_session *s) {
     for (int32_t i = 0; i < x->n; i++)
         if (x->last_used[i] && (oldest < 0 || x->last_used[i] < x->last_used[oldest])) oldest = i;
     if (oldest < 0) return false;
+    tn__tiers_store(s, s->plan->kv.n_seqs + oldest);
     remove_list(s, s->plan->kv.n_seqs + oldest);
     x->last_used[oldest] = 0;
     x->evicted++;
     return true;
 }
 
-void tn_session_prefix_clear(tn_session *s) {
-    if (!s) return;
+void tn__prefixes_clear(tn_session *s) {
     for (int32_t i = 0; i < s->prefixes.n; i++) {
         remove_list(s, s->plan->kv.n_seqs + i);
         s->prefixes.last_used[i] = 0;
     }
+}
+
+void tn_session_prefix_clear(tn_session *s) {
+    if (!s) return;
+    tn__prefixes_clear(s);
+    tn__tiers_clear(s);
 }
 
 tn_status tn_session_prefix_forget(tn_session *s, uint64_t key, const tn_token *tokens, int32_t n_tokens) {
@@ -338,6 +366,7 @@ tn_status tn_session_prefix_forget(tn_session *s, uint64_t key, const tn_token *
         remove_list(s, list);
         s->prefixes.last_used[list - t->n_seqs] = 0;
     }
+    tn__tiers_forget(s, tokens, n);
     return TN_OK;
 }
 

@@ -69,7 +69,7 @@ tn_status tn_session_seq_keep(tn_session *s, int32_t seq) {
 
 void tn_session_clear(tn_session *s) {
     if (!s) return;
-    tn_session_prefix_clear(s);
+    tn__prefixes_clear(s);
     tn_session_seq_remove(s, -1, 0, -1);
 }
 

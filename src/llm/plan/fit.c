@@ -24,6 +24,7 @@ static tn_status report_plan(const tn_session_plan *p, tn_fit *fit) {
                              .compute = plan->compute,
                              .scratch = plan->scratch,
                              .staging = plan->staging,
+                             .tier = plan->tier,
                              .own = plan->own,
                              .pinned = plan->pinned,
                              .in_order = plan->in_order,
@@ -154,10 +155,12 @@ tn_status tn_session_memory(const tn_session *s, tn_fit *fit) {
         count_loaded_weights(p->model, tn_buffer_type_device(p->placement.types[d]), f);
         f->own = tn_stream_own_bytes(tn_sched_stream(p->sched, d));
     }
-    size_t metadata = 0, prefixes = 0;
+    size_t metadata = 0, prefixes = 0, tier, tiers = 0;
     status = tn__kv_host_bytes(&p->kv, &metadata);
     if (status == TN_OK) status = tn__prefixes_bytes(p, &prefixes);
-    fit->devices[fit->n_devices - 1].staging =
-        s->staging.bytes + s->results.bytes + s->embeddings.bytes + metadata + prefixes + tn__plan_upload_bytes(p);
+    if (status == TN_OK) status = tn__tiers_bytes(p, &tier, &tiers);
+    fit->devices[fit->n_devices - 1].staging = s->staging.bytes + s->results.bytes + s->embeddings.bytes + metadata +
+                                               prefixes + tiers + tn__plan_upload_bytes(p);
+    fit->devices[fit->n_devices - 1].tier = s->tiers.host.bytes;
     return status;
 }

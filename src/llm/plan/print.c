@@ -7,11 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PART_COUNT = 7 };
+enum { PART_COUNT = 8 };
 static const char *const part_names[PART_COUNT] = {"weights", "cache", "compute", "scratch",
-                                                   "staging", "own",   "mapped"};
+                                                   "staging", "tier",  "own",     "mapped"};
 static void list_parts(const tn__device_plan *d, size_t parts[PART_COUNT]) {
-    const size_t list[PART_COUNT] = {d->weights, d->cache, d->compute, d->scratch, d->staging, d->own, d->mapped};
+    const size_t list[PART_COUNT] = {d->weights, d->cache, d->compute, d->scratch,
+                                     d->staging, d->tier,  d->own,     d->mapped};
     memcpy(parts, list, sizeof list);
 }
 

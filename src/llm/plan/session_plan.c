@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "llm/memory/cache_types.h"
+#include "llm/memory/tier.h"
 #include "llm/plan/cover.h"
 
 #include <stddef.h>
@@ -42,6 +43,10 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     if (p->n_prefixes && !m->h.causal)
         return tn_fail(TN_E_UNSUPPORTED, "%s is an encoder: its sequences have no prefixes that others could use",
                        m->arch->info.name);
+    if ((p->cache_ram || p->cache_disk) && !p->n_prefixes)
+        return tn_fail(TN_E_INVALID, "host memory or a folder for kept prefixes, and none are kept: set n_prefixes");
+    if (p->cache_disk && (!p->cache_disk[0] || !p->cache_disk_bytes))
+        return tn_fail(TN_E_INVALID, "kept prefixes on disk need a folder and a budget in bytes");
     if (p->page < 0 || p->page > TN__MOVE_CELLS)
         return tn_fail(TN_E_INVALID, "pages have 1 to %d cells, not %d", TN__MOVE_CELLS, p->page);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
@@ -293,15 +298,17 @@ size_t tn__plan_upload_bytes(const tn_session_plan *p) {
 /* What the session takes on the host beside tensors. The graphs themselves are not part of it. */
 static tn_status plan_host(tn_session_plan *p) {
     tn__device_plan *host = &p->devices[p->placement.n_devices - 1];
-    size_t results, embeddings, metadata, prefixes, *staging = &host->staging;
+    size_t results, embeddings, metadata, prefixes, tiers, *staging = &host->staging;
     TN_TRY(tn__results_bytes(p, &results));
     TN_TRY(tn__embeddings_bytes(p, &embeddings));
     TN_TRY(tn__kv_host_bytes(&p->kv, &metadata));
     TN_TRY(tn__prefixes_bytes(p, &prefixes));
+    TN_TRY(tn__tiers_bytes(p, &host->tier, &tiers));
     const size_t parts[] = {results,
                             embeddings,
                             metadata,
                             prefixes,
+                            tiers,
                             tn__staging_bytes(&p->params, p->pipelined),
                             tn__plan_upload_bytes(p)};
     for (size_t i = 0; i < TN__COUNT(parts); i++)

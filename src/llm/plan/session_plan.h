@@ -15,6 +15,7 @@ typedef struct tn__device_plan {
     size_t weights, mapped, cache, compute, scratch, lower_bound;
     size_t missing;  /* of compute and scratch: all, unless the scheduler is shared */
     size_t staging;  /* on the host: batches, results, metadata, and what uploads go through */
+    size_t tier;     /* on the host: kept prefixes that have left the devices */
     size_t own;      /* what the backend takes beside all buffers */
     size_t pinned;   /* of compute, scratch and staging */
     size_t in_order; /* compute of an allocator that sees one node after another */
@@ -90,7 +91,7 @@ bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
 static inline size_t tn__device_plan_bytes(const tn__device_plan *p) {
-    return p->weights + p->cache + p->missing + p->staging; /* `own` is taken already */
+    return p->weights + p->cache + p->missing + p->staging + p->tier; /* `own` is taken already */
 }
 /* Host bytes that uploads to the session's devices go through. */
 size_t tn__plan_upload_bytes(const tn_session_plan *plan);

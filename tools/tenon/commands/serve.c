@@ -92,6 +92,25 @@ static const struct {
 } poolings[] = {
     {"model", TN_POOLING_MODEL}, {"mean", TN_POOLING_MEAN}, {"cls", TN_POOLING_CLS}, {"last", TN_POOLING_LAST}};
 
+/* --cache-ram and --cache-disk: tiers of kept prefixes below the KV cache. */
+static int configure_tiers(struct server *server, const struct args *args) {
+    const char *ram = args_text(args, "cache-ram"), *disk = args_text(args, "cache-disk");
+    const char *comma = disk ? strrchr(disk, ',') : NULL;
+    uint64_t bytes = 0, scale = strspn(ram, "0123456789") == strlen(ram) ? 1 << 20 : 1;
+    if (!parse_size(ram, &bytes) || bytes > SIZE_MAX / scale)
+        return fail_usage(args, "--cache-ram is a number of MiB or a size such as 8G, not '%s'", ram);
+    server->params.cache_ram = (size_t)(bytes * scale);
+    if (disk && (!comma || comma == disk || !parse_size(comma + 1, &server->params.cache_disk_bytes) ||
+                 !server->params.cache_disk_bytes))
+        return fail_usage(args, "--cache-disk is a folder and a size, such as /var/cache/tenon,20G, not '%s'", disk);
+    if (disk && !(server->cache_disk = strndup(disk, (size_t)(comma - disk))))
+        return fail_status(TN_E_NOMEM, "server");
+    server->params.cache_disk = server->cache_disk;
+    if ((disk || bytes) && !server->n_prefixes)
+        return fail_usage(args, "--cache-ram and --cache-disk keep prefixes, which --cache-prefixes 0 turns off");
+    return EXIT_OK;
+}
+
 static int configure_server(struct server *server, const struct args *args) {
     if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema") ||
         args_text(args, "json-schema-file"))
@@ -109,6 +128,7 @@ static int configure_server(struct server *server, const struct args *args) {
     server->default_predict = (int32_t)args_int(args, "predict");
     sampling_params(args, &server->sampling);
     int code = session_params_from(args, &server->params);
+    if (!code) code = configure_tiers(server, args);
     server->plan_cache = args_flag(args, "plan-cache");
     if (!code && server->params.n_budgets) {
         speed_cache_load();
@@ -223,6 +243,7 @@ static int run_serve(const struct args *args) {
     if (server->base) event_base_free(server->base);
     for (size_t i = 0; i < server->n_keys; i++) free(server->keys[i]);
     free(server->chat_template);
+    free(server->cache_disk);
     tn_free(server);
     return code;
 }
@@ -319,6 +340,17 @@ static const struct option options[] = {
      .max = 65536,
      .fallback = "256",
      .help = "max conversations kept in the KV cache for later requests, 0 for none; unused ones make room"},
+    {.name = "cache-ram",
+     .letter = "cram",
+     .value = "SIZE",
+     .kind = OPTION_TEXT,
+     .fallback = "0",
+     .help = "host memory for conversations that made room in the KV cache: MiB, or a size such as 8G; 0 for none",
+     .env = "LLAMA_ARG_CACHE_RAM"},
+    {.name = "cache-disk",
+     .value = "FOLDER,SIZE",
+     .kind = OPTION_TEXT,
+     .help = "folder for conversations that made room in host memory, and its max size; survives restarts"},
     {.name = "share-prefixes",
      .kind = OPTION_FLAG,
      .help = "requests may reuse cached prompts of other API keys; response times then show what others have asked"},

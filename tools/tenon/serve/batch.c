@@ -269,6 +269,7 @@ void engine_publish_state(struct engine *e, bool now) {
         e->map_time = time;
         tn_session_cache_map(session, view->map);
         view->prefixes = tn_session_prefix_usage(session);
+        view->tiers = tn_session_tier_usage(session);
         tn_fit fit;
         if (tn_session_memory(session, &fit) == TN_OK) {
             tn_fit_free(&view->used);

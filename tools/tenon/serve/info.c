@@ -157,6 +157,16 @@ VALUE(prefix_cells, v->prefixes.cells)
 VALUE(prefix_asked, v->prefixes.asked)
 VALUE(prefix_taken, v->prefixes.taken)
 VALUE(prefixes_evicted, v->prefixes.evicted)
+VALUE(tier_host_limit, v->tiers.host_limit)
+VALUE(tier_host_bytes, v->tiers.host_bytes)
+VALUE(tier_host_tokens, v->tiers.host_tokens)
+VALUE(tier_host_stored, v->tiers.host_stored)
+VALUE(tier_disk_limit, v->tiers.disk_limit)
+VALUE(tier_disk_bytes, v->tiers.disk_bytes)
+VALUE(tier_disk_tokens, v->tiers.disk_tokens)
+VALUE(tier_disk_stored, v->tiers.disk_stored)
+VALUE(tier_dropped, v->tiers.dropped)
+VALUE(tier_disk_failed, v->tiers.disk_failed)
 VALUE(requests, m->server->n_requests)
 VALUE(processing, v->n_busy_slots)
 VALUE(deferred, m->n_queued + m->n_embed_queued)
@@ -177,6 +187,16 @@ static const struct metric metrics[] = {
     {"prefix_tokens_asked_total", COUNTER, "Prompt tokens looked for in the KV cache.", prefix_asked},
     {"prefix_tokens_taken_total", COUNTER, "Prompt tokens taken from the KV cache.", prefix_taken},
     {"prefixes_evicted_total", COUNTER, "Kept conversations that made room for others.", prefixes_evicted},
+    {"cache_ram_limit_bytes", GAUGE, "Host memory for kept conversations.", tier_host_limit},
+    {"cache_ram_bytes", GAUGE, "Host memory that kept conversations use.", tier_host_bytes},
+    {"cache_ram_tokens_taken_total", COUNTER, "Prompt tokens taken from host memory.", tier_host_tokens},
+    {"cache_ram_blocks_stored_total", COUNTER, "Blocks of 32 tokens moved to host memory.", tier_host_stored},
+    {"cache_disk_limit_bytes", GAUGE, "Disk budget for kept conversations.", tier_disk_limit},
+    {"cache_disk_bytes", GAUGE, "Bytes of kept conversations on disk.", tier_disk_bytes},
+    {"cache_disk_tokens_taken_total", COUNTER, "Prompt tokens taken from disk.", tier_disk_tokens},
+    {"cache_disk_blocks_stored_total", COUNTER, "Blocks of 32 tokens written to disk.", tier_disk_stored},
+    {"cache_blocks_dropped_total", COUNTER, "Blocks that no tier had room for.", tier_dropped},
+    {"cache_disk_failures_total", COUNTER, "Blocks that could not be written to disk.", tier_disk_failed},
     {"requests_total", COUNTER, "Requests for text accepted.", requests},
     {"requests_processing", GAUGE, "Busy slots.", processing},
     {"requests_deferred", GAUGE, "Requests waiting for a slot.", deferred},
@@ -265,6 +285,16 @@ static json_t *cells_json(const struct engine_view *view) {
     return runs;
 }
 
+static json_t *tiers_json(const tn_tier_usage *t) {
+    return json_pack("{s:{s:I, s:I, s:i, s:I, s:I}, s:{s:I, s:I, s:i, s:I, s:I, s:I}, s:I}", "host", "limit",
+                     (json_int_t)t->host_limit, "bytes", (json_int_t)t->host_bytes, "blocks", (int)t->host_blocks,
+                     "tokens_taken", (json_int_t)t->host_tokens, "blocks_stored", (json_int_t)t->host_stored, "disk",
+                     "limit", (json_int_t)t->disk_limit, "bytes", (json_int_t)t->disk_bytes, "blocks",
+                     (int)t->disk_blocks, "tokens_taken", (json_int_t)t->disk_tokens, "blocks_stored",
+                     (json_int_t)t->disk_stored, "failed", (json_int_t)t->disk_failed, "dropped",
+                     (json_int_t)t->dropped);
+}
+
 void serve_memory(struct served *served, struct evhttp_request *http, json_t *body) {
     (void)body;
     json_t *devices = json_array(), *slots = json_array();
@@ -274,13 +304,13 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
         const tn_fit_device *d = &v->used.devices[i];
         json_array_append_new(
             devices,
-            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:i}", "name",
+            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:i}", "name",
                       text_json(d->name), "planned", (json_int_t)device_bytes(&served->planned.devices[i]), "used",
                       (json_int_t)device_bytes(d), "weights", (json_int_t)d->weights, "mapped", (json_int_t)d->mapped,
                       "cache", (json_int_t)d->cache, "compute", (json_int_t)d->compute, "scratch",
-                      (json_int_t)d->scratch, "free", (json_int_t)d->free, "total", (json_int_t)d->total, "domain",
-                      "first", (json_int_t)d->domain, "free", (json_int_t)d->domain_free, "total",
-                      (json_int_t)d->domain_total, "layers", (int)d->n_layers));
+                      (json_int_t)d->scratch, "tier", (json_int_t)d->tier, "free", (json_int_t)d->free, "total",
+                      (json_int_t)d->total, "domain", "first", (json_int_t)d->domain, "free",
+                      (json_int_t)d->domain_free, "total", (json_int_t)d->domain_total, "layers", (int)d->n_layers));
     }
     for (int i = 0; i < served->server->n_slots; i++) {
         const struct slot_view *s = &v->slots[i];
@@ -290,12 +320,12 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
     }
     uint64_t ns = v->stats.generated_ns;
     json_t *answer = json_pack(
-        "{s:o, s:o, s:{s:i, s:i, s:i, s:o}, s:{s:i, s:i, s:i, s:I, s:I, s:I}, s:I, s:I, s:I, s:i}", "devices",
+        "{s:o, s:o, s:{s:i, s:i, s:i, s:o}, s:{s:i, s:i, s:i, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:i}", "devices",
         devices, "slots", slots, "cells", "total", (int)v->cache.cells, "used", (int)v->cache.used, "peak",
         (int)v->cache.peak, "runs", cells_json(v), "prefixes", "kept", (int)v->prefixes.kept, "limit",
         (int)v->prefixes.limit, "cells", (int)v->prefixes.cells, "asked", (json_int_t)v->prefixes.asked, "taken",
-        (json_int_t)v->prefixes.taken, "evicted", (json_int_t)v->prefixes.evicted, "generated_tokens",
-        (json_int_t)v->stats.generated_tokens, "generated_ns", (json_int_t)ns, "plans_reused",
+        (json_int_t)v->prefixes.taken, "evicted", (json_int_t)v->prefixes.evicted, "tiers", tiers_json(&v->tiers),
+        "generated_tokens", (json_int_t)v->stats.generated_tokens, "generated_ns", (json_int_t)ns, "plans_reused",
         (json_int_t)v->stats.sched.plans_reused, "waiting", served->n_queued + served->n_embed_queued);
     pthread_mutex_unlock(&served->lock);
     reply_json(served->server, http, 200, answer);

@@ -131,6 +131,8 @@ static tn_session_params embed_params(const struct served *served, const tn_sess
     if (p.n_seqs > p.n_batch) p.n_seqs = p.n_batch;
     p.n_outputs = p.n_seqs;
     p.n_prefixes = p.n_checkpoints = 0;
+    p.cache_ram = 0;
+    p.cache_disk = NULL;
     return p;
 }
 

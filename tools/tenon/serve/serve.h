@@ -118,6 +118,7 @@ struct engine_view {
     tn_cache_usage cache;
     int32_t *map; /* owner of every cell: a slot, or a kept prefix */
     tn_prefix_usage prefixes;
+    tn_tier_usage tiers;
     tn_fit used; /* memory in use; the view owns its array of devices */
     uint64_t n_prompt, n_predicted, n_decodes, n_busy_slots;
     double prompt_seconds, predicted_seconds;
@@ -201,6 +202,7 @@ struct server {
     bool embeddings; /* --embedding; encoders always make them */
     const char *slot_path;
     int32_t n_prefixes;  /* that a session keeps */
+    char *cache_disk;    /* folder of prefixes on disk, as in params; NULL: none */
     bool share_prefixes; /* between API keys */
     char *chat_template; /* replaces the models' own; NULL: not given */
     int32_t default_predict;

@@ -1,0 +1,263 @@
+/* Taking from the tiers: which blocks continue what the device holds of a prompt, and loading them into new cells. */
+#include "llm/session_internal.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+/* ---- Finding ---- */
+
+/* Looks for a blob that begins at `from`, first in host memory. A longer one on disk is better. */
+static void find_at(tn_session *s, int32_t kind, int32_t from, const tn_token *tokens, int32_t n,
+                    tn__tier_step *step) {
+    tn__tiers *t = &s->tiers;
+    const int32_t end = kind == TN__BLOB_STATES ? from + 1 : TN__MIN(n, (from / TN__BLOCK + 1) * TN__BLOCK);
+    const tn__blob_id id = {s->prefixes.prompt[from], kind, from, end - from, tokens + from};
+    for (uint8_t tier = TN__TIER_HOST; tier <= TN__TIER_DISK; tier++) {
+        const tn__blob_index *x = tier == TN__TIER_HOST ? &t->host.index : &t->disk.index;
+        int32_t common;
+        if (!x->capacity) continue;
+        const int32_t i = tn__blob_index_find(x, &id, &common);
+        if (i < 0 || from + common <= step->end) continue;
+        *step = (tn__tier_step){.blob = i, .from = from, .end = from + common, .n = x->blobs[i].n, .tier = tier};
+        memcpy(step->tokens, x->blobs[i].tokens, sizeof step->tokens);
+    }
+}
+
+/* Windows may begin inside a block. */
+static void find_step(tn_session *s, int32_t kind, int32_t block, const tn_token *tokens, int32_t n,
+                      tn__tier_step *step) {
+    const int32_t begin = block * TN__BLOCK, end = TN__MIN(n, begin + TN__BLOCK);
+    *step = (tn__tier_step){.tier = TN__TIER_NONE};
+    for (int32_t from = begin; from < end; from++) {
+        find_at(s, kind, from, tokens, n, step);
+        if (!s->plan->kv.groups[kind].window || step->end == end) return;
+    }
+}
+
+/* How far the tiers continue the first `n_held` tokens. */
+static int32_t find_full(tn_session *s, int32_t n_held, const tn_token *tokens, int32_t n) {
+    int32_t covered = n_held;
+    for (int32_t k = covered / TN__BLOCK; covered < n; k++) {
+        tn__tier_step *step = &s->tiers.steps[TN__CACHE_FULL][k];
+        find_step(s, TN__CACHE_FULL, k, tokens, n, step);
+        if (step->end <= covered) break;
+        covered = step->end;
+        if (covered < (k + 1) * TN__BLOCK) break;
+    }
+    return covered;
+}
+
+/* The lowest position from which on the steps hold everything up to the end of step k. */
+static int32_t first_covered(const tn__tier_step *steps, int32_t k, int32_t wanted) {
+    int32_t first = steps[k].from;
+    while (first > wanted && k > 0 && first == k * TN__BLOCK && steps[k - 1].end == first && steps[k - 1].tier)
+        first = steps[--k].from;
+    return first;
+}
+
+/* The first position of the list's window if it holds every position from there up to n - 1; otherwise n. */
+static int32_t first_held(const tn_session *s, int32_t list, int32_t n) {
+    const tn__page_table *t = &s->plan->kv.groups[TN__CACHE_WINDOW];
+    int32_t first, last, cells = 0;
+    if (list < 0 || !tn__pages_extent(t, list, &first, &last)) return n;
+    for (int32_t i = 0; i < t->sequences[list].n; i++) cells += tn__page_run_at(t, list, i).count;
+    return cells == last - first + 1 && last >= n - 1 ? TN__MIN(first, n) : n;
+}
+
+/* The largest number of tokens up to `most` whose window the tiers have, or the list before and the tiers after. */
+static int32_t find_window(tn_session *s, int32_t list, int32_t n_held, int32_t most) {
+    tn__tiers *t = &s->tiers;
+    const tn__tier_step *steps = t->steps[TN__CACHE_WINDOW];
+    const int32_t window = s->plan->kv.groups[TN__CACHE_WINDOW].window, held = first_held(s, list, n_held);
+    for (int32_t k = (most - 1) / TN__BLOCK; k >= 0 && most > 0; k--) {
+        const int32_t end = TN__MIN(most, steps[k].end), wanted = TN__MAX(end + 1 - window, 0);
+        if (!steps[k].tier || end <= steps[k].from) continue;
+        const int32_t first = first_covered(steps, k, wanted);
+        t->window_held = first > wanted && first <= n_held && held <= wanted;
+        t->window_from = t->window_held ? n_held : wanted;
+        if (first <= wanted || t->window_held) return end;
+    }
+    return 0;
+}
+
+/* The largest number of tokens up to `most` after which the tiers have the recurrent state. */
+static int32_t find_state(tn_session *s, const tn_token *tokens, int32_t most) {
+    for (int32_t n = most; n > 0; n--) {
+        s->tiers.state = (tn__tier_step){.tier = TN__TIER_NONE};
+        find_at(s, TN__BLOB_STATES, n - 1, tokens, n, &s->tiers.state);
+        if (s->tiers.state.tier) return n;
+    }
+    return 0;
+}
+
+int32_t tn__tiers_find(tn_session *s, int32_t list, int32_t n_held, const tn_token *tokens, int32_t n,
+                       int32_t *n_full) {
+    tn__tiers *t = &s->tiers;
+    tn__tier_step *windows = t->steps[TN__CACHE_WINDOW];
+    const bool states = t->kinds[TN__BLOB_STATES].n_parts > 0;
+    *n_full = n_held;
+    if (!t->on) return 0;
+    pthread_mutex_lock(&t->mutex);
+    if (t->steps[TN__CACHE_FULL]) *n_full = n = find_full(s, n_held, tokens, n);
+    for (int32_t k = 0; windows && k * TN__BLOCK < n; k++) find_step(s, TN__CACHE_WINDOW, k, tokens, n, &windows[k]);
+    for (int32_t before = -1; n != before;) { /* until windows and states agree */
+        before = n;
+        if (windows) n = find_window(s, list, n_held, n);
+        if (states) n = find_state(s, tokens, n);
+    }
+    if (!t->steps[TN__CACHE_FULL] && !windows && !states) n = 0;
+    pthread_mutex_unlock(&t->mutex);
+    *n_full = TN__MAX(*n_full, n);
+    return n;
+}
+
+/* ---- Loading ---- */
+
+/* The first position that is loaded of a kind of cells. */
+static int32_t first_loaded(const tn_session *s, int32_t kind, int32_t n_held) {
+    return kind == TN__CACHE_WINDOW ? s->tiers.window_from : n_held;
+}
+
+typedef void (*step_fn)(tn_session *s, int32_t kind, const tn__tier_step *step, int32_t from, int32_t end);
+
+/* Calls `fn`, with the mutex, for all steps up to position n. */
+static void each_step(tn_session *s, int32_t n_held, int32_t n, step_fn fn) {
+    tn__tiers *t = &s->tiers;
+    pthread_mutex_lock(&t->mutex);
+    for (int32_t kind = 0; kind < TN__CACHE_GROUPS; kind++)
+        for (int32_t p = first_loaded(s, kind, n_held), end; t->steps[kind] && p < n; p = end) {
+            end = TN__MIN(n, (p / TN__BLOCK + 1) * TN__BLOCK);
+            fn(s, kind, &t->steps[kind][p / TN__BLOCK], p, end);
+        }
+    if (t->kinds[TN__BLOB_STATES].n_parts) fn(s, TN__BLOB_STATES, &t->state, n - 1, n);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static void pin_step(tn_session *s, int32_t kind, const tn__tier_step *step, int32_t from, int32_t end) {
+    (void)kind, (void)from, (void)end;
+    if (step->tier == TN__TIER_HOST) s->tiers.host.index.blobs[step->blob].pins++;
+}
+static void unpin_step(tn_session *s, int32_t kind, const tn__tier_step *step, int32_t from, int32_t end) {
+    (void)kind, (void)from, (void)end;
+    if (step->tier == TN__TIER_HOST) s->tiers.host.index.blobs[step->blob].pins--;
+}
+/* The device has the blob now, so that it makes room first; unless it goes on differently, or is a part of one. */
+static void demote_step(tn_session *s, int32_t kind, const tn__tier_step *step, int32_t from, int32_t end) {
+    tn__tiers *t = &s->tiers;
+    const bool whole = step->from + step->n <= end && (kind != TN__CACHE_WINDOW || step->from >= from);
+    uint64_t *tokens = step->tier == TN__TIER_HOST ? &t->counts.host_tokens : &t->counts.disk_tokens;
+    if (kind == s->prefixes.group) *tokens += (uint64_t)(end - from);
+    if (step->tier == TN__TIER_HOST && whole)
+        tn__host_tier_demote(&t->host, step->blob);
+    else if (step->tier == TN__TIER_HOST)
+        t->host.index.used[step->blob] = ++t->host.clock;
+}
+
+static tn_status take_new_cells(tn_session *s, int32_t kind, int32_t seq, int32_t from, int32_t n, int32_t *cells) {
+    int32_t positions[TN__BLOCK], seqs[TN__BLOCK];
+    for (int32_t i = 0; i < n; i++) {
+        positions[i] = from + i;
+        seqs[i] = seq;
+    }
+    tn_status status;
+    do status = tn__pages_take(&s->plan->kv.groups[kind], n, positions, seqs, cells);
+    while (status == TN_E_FULL && tn__prefixes_evict(s));
+    return status;
+}
+
+/* Verifies a blob, and says where its content is. */
+static tn_status open_blob(tn_session *s, int32_t kind, const tn__tier_step *step, tn__blob_content *content) {
+    tn__tiers *t = &s->tiers;
+    const size_t bytes = tn__blob_bytes(t, kind, step->n);
+    if (step->tier == TN__TIER_DISK) {
+        const tn__blob_id id = {s->prefixes.prompt[step->from], kind, step->from, step->n, step->tokens};
+        *content = (tn__blob_content){.base = t->buffer};
+        return tn__disk_tier_read(&t->disk, &t->mutex, &id, t->buffer, bytes);
+    }
+    *content = tn__host_tier_content(&t->host, step->blob); /* it is pinned */
+    if (tn__blob_sum(content, bytes) == t->host.index.blobs[step->blob].sum) return TN_OK;
+    pthread_mutex_lock(&t->mutex);
+    t->host.index.blobs[step->blob].n = 0; /* never found again */
+    pthread_mutex_unlock(&t->mutex);
+    return tn_fail(TN_E_CHECKSUM, "a kept prefix in host memory is damaged");
+}
+
+/* Loads positions from … end - 1, which are in one block. A group of layers without cells has pages all the same. */
+static tn_status load_block(tn_session *s, int32_t kind, int32_t seq, const tn_token *tokens, int32_t from,
+                            int32_t end) {
+    const tn__tier_step *step = s->tiers.steps[kind] ? &s->tiers.steps[kind][from / TN__BLOCK] : NULL;
+    tn__prefixes *x = &s->prefixes;
+    tn__blob_content content;
+    int32_t cells[TN__BLOCK];
+    if (step) TN_TRY(open_blob(s, kind, step, &content));
+    TN_TRY(take_new_cells(s, kind, seq, from, end - from, cells));
+    if (step)
+        TN_TRY(tn__blob_copy(&s->tiers.kinds[kind], step->n, from - step->from, end - step->from, cells, &content,
+                             true));
+    for (int32_t i = 0; kind == x->group && i < end - from; i++) {
+        x->tokens[cells[i]] = tokens[from + i];
+        x->hashes[cells[i]] = x->prompt[from + i];
+    }
+    return TN_OK;
+}
+
+static tn_status load_state(tn_session *s, int32_t seq, int32_t n) {
+    tn__tiers *t = &s->tiers;
+    tn__blob_content content;
+    int32_t row;
+    if (!t->kinds[TN__BLOB_STATES].n_parts) return TN_OK;
+    TN_TRY(open_blob(s, TN__BLOB_STATES, &t->state, &content));
+    while ((row = tn__recurrent_set(&s->plan->kv.states, seq, n)) < 0 && tn__prefixes_evict(s)) {}
+    if (row < 0) return tn_fail(TN_E_FULL, "all recurrent states are in use");
+    return tn__blob_copy(&t->kinds[TN__BLOB_STATES], 1, 0, 1, &row, &content, true);
+}
+
+/* What the list holds comes first; nothing of it is copied but runs. */
+static tn_status begin_with_list(tn_session *s, int32_t seq, int32_t list, int32_t n_held) {
+    for (int32_t kind = 0; kind < TN__CACHE_GROUPS && list >= 0; kind++)
+        if (s->plan->kv.groups[kind].n_pages && (kind == TN__CACHE_FULL || s->tiers.window_held))
+            TN_TRY(tn__pages_copy(&s->plan->kv.groups[kind], list, seq, 0, n_held));
+    return TN_OK;
+}
+
+/* Loads the positions up to n of a kind of cells. *loaded: up to where. */
+static tn_status load_kind(tn_session *s, int32_t kind, int32_t seq, const tn_token *tokens, int32_t n,
+                           int32_t *loaded) {
+    tn_status status = TN_OK;
+    while (s->plan->kv.groups[kind].n_pages && *loaded < n && status == TN_OK) {
+        const int32_t end = TN__MIN(n, (*loaded / TN__BLOCK + 1) * TN__BLOCK);
+        status = load_block(s, kind, seq, tokens, *loaded, end);
+        if (status == TN_OK) *loaded = end;
+    }
+    return status;
+}
+
+tn_status tn__tiers_load(tn_session *s, int32_t seq, int32_t list, int32_t n_held, const tn_token *tokens,
+                         int32_t *n) {
+    const int32_t found = *n;
+    const bool divisible = !s->tiers.steps[TN__CACHE_WINDOW] && !s->tiers.kinds[TN__BLOB_STATES].n_parts;
+    n_held = TN__MIN(n_held, found);
+    tn__queued_step_cancel(s); /* its step writes to cells */
+    each_step(s, n_held, found, pin_step);
+    tn_status status = begin_with_list(s, seq, list, n_held);
+    for (int32_t kind = 0; kind < TN__CACHE_GROUPS && status == TN_OK; kind++) {
+        int32_t loaded = first_loaded(s, kind, n_held);
+        status = load_kind(s, kind, seq, tokens, found, &loaded);
+        /* Without windows and states the tokens before a block that could not be loaded are of use. */
+        if (status == TN_OK || !divisible) continue;
+        (void)tn__pages_remove(&s->plan->kv.groups[kind], seq, loaded, -1);
+        *n = loaded;
+        status = TN_OK;
+    }
+    if (status == TN_OK) status = load_state(s, seq, found);
+    each_step(s, n_held, found, unpin_step);
+    if (status == TN_OK) {
+        each_step(s, n_held, *n, demote_step);
+        return TN_OK;
+    }
+    for (int g = 0; g < TN__CACHE_GROUPS; g++)
+        if (s->plan->kv.groups[g].n_pages) (void)tn__pages_remove(&s->plan->kv.groups[g], seq, 0, -1);
+    tn__recurrent_remove(&s->plan->kv.states, seq);
+    return status;
+}
