@@ -55,12 +55,7 @@ static tn_status read_deci(const tn_gguf *file, tn__hparams *h) {
 
 /* Only the largest model has windows, unless the file lists the layers that do. */
 static tn_status read_exaone4(const tn_gguf *file, tn__hparams *h) {
-    if (h->n_layer == 64 || tn_gguf_find(file, KEY("attention.sliding_window_pattern"))) return TN_OK;
-    for (int32_t i = 0; i < h->n_layer; i++) {
-        h->layers[i].window = 0;
-        h->layers[i].no_rope = false;
-    }
-    return TN_OK;
+    return h->n_layer == 64 ? TN_OK : tn__read_listed_windows(file, h);
 }
 
 /* Files of models that see pictures have sections, and rotate halves. The positions of text are the same in every
@@ -145,14 +140,18 @@ static const tn_arch_key granite_swa_keys[] = {{"attention.sliding_window_patter
 const tn__arch tn__dense_families[] = {
     /* xIELU, and norms of q and k. */
     {
-        .info = {.name = "apertus", .traits = TN_ARCH_QK_NORM | TN_ARCH_NO_GATE},
+        .info = {.name = "apertus",
+                 .traits = TN_ARCH_QK_NORM | TN_ARCH_NO_GATE,
+                 .classes = {{"ApertusForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_ELU,
         .read = read_apertus,
     },
     /* A Llama with a squared ReLU instead of gates. */
     {
-        .info = {.name = "arcee", .traits = TN_ARCH_NO_GATE},
+        .info = {.name = "arcee",
+                 .traits = TN_ARCH_NO_GATE,
+                 .classes = {{"ArceeForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_RELU,
         .squared_relu = true,
@@ -164,7 +163,9 @@ const tn__arch tn__dense_families[] = {
         .read = read_baichuan,
     },
     {
-        .info = {.name = "bitnet", .traits = TN_ARCH_SUB_NORMS | TN_ARCH_TIED},
+        .info = {.name = "bitnet",
+                 .traits = TN_ARCH_SUB_NORMS | TN_ARCH_TIED,
+                 .classes = {{"BitNetForCausalLM", 0}, {"BitnetForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .ffn_scales = true,
@@ -174,14 +175,16 @@ const tn__arch tn__dense_families[] = {
     {
         .info = {.name = "bloom",
                  .traits = CLASSIC | TN_ARCH_FUSED_QKV | TN_ARCH_NO_ROPE | TN_ARCH_EMBEDDING_NORM | TN_ARCH_TIED,
-                 .typical = {.alibi = 8}},
+                 .typical = {.alibi = 8},
+                 .classes = {{"BloomForCausalLM", TN_ARCH_HF_GROUPED_QKV}, {"BloomModel", TN_ARCH_HF_GROUPED_QKV}}},
         .activation = TN_OP_GELU,
         .read = read_alibi,
     },
     {
         .info = {.name = "chatglm",
-                 .traits = TN_ARCH_FUSED_QKV | TN_ARCH_QKV_BIAS | TN_ARCH_FUSED_UP,
-                 .rotated = 0.5f},
+                 .traits = TN_ARCH_QKV_BIAS | TN_ARCH_FUSED_UP,
+                 .rotated = 0.5f,
+                 .classes = {{"GlmForCausalLM", 0}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
     },
@@ -203,7 +206,8 @@ const tn__arch tn__dense_families[] = {
         .info = {.name = "cohere2",
                  .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NO_FFN_NORM | TN_ARCH_TIED | TN_ARCH_WINDOW,
                  .window_period = 4,
-                 .typical = {.scale_output = 0.0625f, .window = 4096}},
+                 .typical = {.scale_output = 0.0625f, .window = 4096},
+                 .classes = {{"Cohere2ForCausalLM", 0}}},
         .rope = TN_ROPE_NORMAL,
         .residual = TN__RESIDUAL_PARALLEL,
         .activation = TN_OP_SWIGLU,
@@ -232,7 +236,7 @@ const tn__arch tn__dense_families[] = {
         .unused = "attn_output.bias ffn_gate.bias ffn_up.bias ffn_down.bias rope_freqs.weight",
     },
     {
-        .info = {.name = "ernie4_5"},
+        .info = {.name = "ernie4_5", .classes = {{"Ernie4_5ForCausalLM", 0}, {"Ernie4_5_ForCausalLM", 0}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
         .unused = "attn_output.bias",
@@ -245,14 +249,18 @@ const tn__arch tn__dense_families[] = {
     {
         .info = {.name = "exaone4",
                  .traits = TN_ARCH_NO_PRE_NORMS | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM | TN_ARCH_WINDOW,
-                 .window_period = 4},
+                 .window_period = 4,
+                 .classes = {{"Exaone4ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .rope_in_windows = true,
         .read = read_exaone4,
     },
     {
-        .info = {.name = "glm4", .traits = TN_ARCH_POST_NORMS | TN_ARCH_FUSED_UP, .rotated = 0.5f},
+        .info = {.name = "glm4",
+                 .traits = TN_ARCH_POST_NORMS | TN_ARCH_FUSED_UP,
+                 .rotated = 0.5f,
+                 .classes = {{"Glm4ForCausalLM", 0}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
         .read = read_sections,
@@ -275,7 +283,7 @@ const tn__arch tn__dense_families[] = {
     },
     /* Norms of q and k after RoPE. */
     {
-        .info = {.name = "hunyuan-dense", .traits = TN_ARCH_QK_NORM},
+        .info = {.name = "hunyuan-dense", .traits = TN_ARCH_QK_NORM, .classes = {{"HunYuanDenseV1ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .norm_qk_after_rope = true,
@@ -339,7 +347,8 @@ const tn__arch tn__dense_families[] = {
     {
         .info = {.name = "nemotron",
                  .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS | TN_ARCH_NO_GATE,
-                 .rotated = 0.5f},
+                 .rotated = 0.5f,
+                 .classes = {{"NemotronForCausalLM", TN_ARCH_HF_NORM_PLUS_ONE}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_RELU,
         .squared_relu = true,
@@ -413,7 +422,9 @@ const tn__arch tn__dense_families[] = {
         .read = read_alibi,
     },
     {
-        .info = {.name = "seed_oss", .traits = TN_ARCH_QKV_BIAS | TN_ARCH_RENAMED_FFN_NORM},
+        .info = {.name = "seed_oss",
+                 .traits = TN_ARCH_QKV_BIAS | TN_ARCH_RENAMED_FFN_NORM,
+                 .classes = {{"SeedOssForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .adjust = tn__adjust_ffn_norm,

@@ -63,6 +63,16 @@ static void use_plain_rope_in_windows(tn__hparams *h) {
     }
 }
 
+/* Phi 3: files of other programs give a window that those programs do not use. Files that list the layers mean it. */
+tn_status tn__read_listed_windows(const tn_gguf *file, tn__hparams *h) {
+    if (tn_gguf_find(file, tn__arch_key(file, "attention.sliding_window_pattern"))) return TN_OK;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        h->layers[i].window = 0;
+        h->layers[i].no_rope = false;
+    }
+    return TN_OK;
+}
+
 tn_status tn__read_olmo2(const tn_gguf *file, tn__hparams *h) {
     (void)file;
     use_plain_rope_in_windows(h);

@@ -20,6 +20,7 @@ tn_status tn__read_gptneox(const tn_gguf *file, tn__hparams *h);
 tn_status tn__read_mpt(const tn_gguf *file, tn__hparams *h);
 tn_status tn__read_olmo(const tn_gguf *file, tn__hparams *h);
 tn_status tn__read_gpt_oss(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_listed_windows(const tn_gguf *file, tn__hparams *h);
 tn_status tn__read_olmo2(const tn_gguf *file, tn__hparams *h);
 tn_status tn__read_bert(const tn_gguf *file, tn__hparams *h);
 /* For tn__arch.adjust. */

@@ -155,9 +155,12 @@ const tn__arch tn__transformers[] = {
     },
     /* A Llama with fused matrices and RoPE factors for long contexts. */
     {
-        .info = {.name = "phi3", .traits = TN_ARCH_FUSED_QKV | TN_ARCH_FUSED_UP, .classes = {{"Phi3ForCausalLM", 0}}},
+        .info = {.name = "phi3",
+                 .traits = TN_ARCH_FUSED_QKV | TN_ARCH_FUSED_UP | TN_ARCH_WINDOW,
+                 .classes = {{"Phi3ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+        .read = tn__read_listed_windows,
     },
     /* GPT-2, StarCoder and StarCoder 2 were trained with the tanh form of GELU; GPT-NeoX, Falcon, MPT and BERT with
      * the exact one. */
@@ -235,7 +238,7 @@ const tn__arch tn__transformers[] = {
         .info = {.name = "olmo2",
                  .traits = TN_ARCH_NO_PRE_NORMS | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM_WIDE | TN_ARCH_WINDOW,
                  .window_period = 4,
-                 .classes = {{"Olmo2ForCausalLM", 0}}},
+                 .classes = {{"Olmo2ForCausalLM", 0}, {"Olmo3ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .unused = "attn_q.bias attn_k.bias attn_v.bias attn_q.scale attn_k.scale attn_v.scale",

@@ -68,6 +68,7 @@ static tn_status convert_model(struct conversion *c, const struct args *args) {
     tn_gguf_writer_params params = {.part_bytes = args_size(args, "max-size")};
     TN_TRY(tn_gguf_writer_new(out, &params, &c->writer));
     TN_TRY(hf_model_keys(&c->model, c->writer));
+    TN_TRY(hf_model_weight_keys(&c->model, c->weights, c->writer));
     TN_TRY(tn_gguf_writer_set_u32(c->writer, "general.file_type", c->mix->file_type));
     if (tn_type_is_quantized(c->mix->type))
         TN_TRY(tn_gguf_writer_set_u32(c->writer, "general.quantization_version", 2));

@@ -74,8 +74,7 @@ tn_status hf_load_json(const char *folder, const char *name, json_t **out) {
 
 /* ---- Numbers ---- */
 
-/* The first of several names (separated by spaces) that has a value other than null. */
-static json_t *config_first_of(const json_t *object, const char *names) {
+json_t *config_first_of(const json_t *object, const char *names) {
     char name[64];
     while (*names) {
         size_t length = strcspn(names, " ");
@@ -86,15 +85,15 @@ static json_t *config_first_of(const json_t *object, const char *names) {
     }
     return NULL;
 }
-static double config_number(const json_t *object, const char *names, double missing) {
+double config_number(const json_t *object, const char *names, double missing) {
     json_t *value = config_first_of(object, names);
     return json_is_number(value) ? json_number_value(value) : missing;
 }
-static bool config_truth(const json_t *object, const char *names, bool missing) {
+bool config_truth(const json_t *object, const char *names, bool missing) {
     json_t *value = config_first_of(object, names);
     return json_is_boolean(value) ? json_is_true(value) : missing;
 }
-static uint32_t config_whole(const json_t *object, const char *names, uint32_t missing) {
+uint32_t config_whole(const json_t *object, const char *names, uint32_t missing) {
     double value = config_number(object, names, missing);
     return value >= 0 && value <= 1u << 30 && value == floor(value) ? (uint32_t)value : 0;
 }
@@ -192,6 +191,8 @@ static tn_status config_read_rope(struct hf_model *m) {
         m->rope_beta_fast = (float)config_number(rope, "beta_fast", 0);
         m->rope_beta_slow = (float)config_number(rope, "beta_slow", 0);
         yarn_attention(m, rope);
+    } else if (strcmp(type, "dynamic") == 0 && config_number(rope, "alpha", 0) > 0) { /* a larger base, always */
+        l->rope_base *= (float)pow(config_number(rope, "alpha", 1), l->head / (l->head - 2.0));
     } else if (strcmp(type, "dynamic") == 0) {
         warn("dynamic RoPE scaling is not converted: the model is correct up to its original context length only");
     } else {
@@ -309,23 +310,29 @@ static tn_status config_read_starcoder(struct hf_model *m) {
 }
 
 /* Architectures whose configuration has entries of its own. */
-static const struct config_family {
-    const char *arch;
-    tn_status (*read)(struct hf_model *m);
-} config_families[] = {
-    {"qwen2moe", config_read_qwen2moe},
-    {"falcon", config_read_falcon},
-    {"mpt", config_read_mpt},
-    {"gemma2", config_read_gemma2},
-    {"gemma3", config_read_gemma},
-    {"granite", config_read_granite},
-    {"granitemoe", config_read_granitemoe},
-    {"command-r", config_read_command_r},
-    {"stablelm", config_read_stablelm},
-    {"olmo", config_read_olmo},
-    {"gptneox", config_read_gptneox},
-    {"starcoder", config_read_starcoder},
+static const struct config_family config_families[] = {
+    {"qwen2moe", config_read_qwen2moe, NULL},
+    {"falcon", config_read_falcon, NULL},
+    {"mpt", config_read_mpt, NULL},
+    {"gemma2", config_read_gemma2, NULL},
+    {"gemma3", config_read_gemma, NULL},
+    {"granite", config_read_granite, NULL},
+    {"granitemoe", config_read_granitemoe, NULL},
+    {"command-r", config_read_command_r, NULL},
+    {"stablelm", config_read_stablelm, NULL},
+    {"olmo", config_read_olmo, NULL},
+    {"gptneox", config_read_gptneox, NULL},
+    {"starcoder", config_read_starcoder, NULL},
+    {0},
 };
+
+static const struct config_family *find_family(const char *arch) {
+    static const struct config_family *const lists[] = {config_families, dense_config_families};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (const struct config_family *f = lists[i]; f->arch; f++)
+            if (strcmp(f->arch, arch) == 0) return f;
+    return NULL;
+}
 
 /* Which layers attend to a window only; written out where the architecture's period does not give them. */
 static tn_status config_read_window(struct hf_model *m) {
@@ -334,18 +341,18 @@ static tn_status config_read_window(struct hf_model *m) {
     json_t *types = json_object_get(m->config, "layer_types");
     bool on = config_truth(m->config, "use_sliding_window", true);
     l->window = on ? config_whole(m->config, "sliding_window", 0) : 0;
-    if (!l->window || json_array_size(types) != l->layers) return TN_OK;
+    if (!l->window || (json_array_size(types) != l->layers && !m->lists_windows)) return TN_OK;
     uint32_t sliding = 0, unusual = 0;
     m->window_layers = tn_calloc(l->layers, sizeof *m->window_layers);
     if (!m->window_layers) return TN_E_NOMEM;
     for (uint32_t i = 0; i < l->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        m->window_layers[i] = type && strcmp(type, "sliding_attention") == 0;
+        m->window_layers[i] = type ? strcmp(type, "sliding_attention") == 0 : !types;
         sliding += m->window_layers[i];
         unusual += m->window_layers[i] != (period == 0 || i % period < period - 1);
     }
     if (sliding == 0) l->window = 0;
-    if (unusual == 0) {
+    if (unusual == 0 && !m->lists_windows) {
         tn_free(m->window_layers);
         m->window_layers = NULL;
     }
@@ -357,9 +364,8 @@ static tn_status config_read_family(struct hf_model *m) {
     const json_t *c = m->config;
     if (l->traits & TN_ARCH_ENCODER) l->token_types = config_whole(c, "type_vocab_size", 2);
     TN_TRY(config_read_experts(m));
-    for (size_t i = 0; i < sizeof config_families / sizeof *config_families; i++)
-        if (strcmp(config_families[i].arch, l->arch->name) == 0) return config_families[i].read(m);
-    return TN_OK;
+    const struct config_family *family = find_family(l->arch->name);
+    return family && family->read ? family->read(m) : TN_OK;
 }
 
 /* ---- The configuration ---- */
@@ -394,7 +400,11 @@ static tn_status config_read(struct hf_model *m) {
     l->kv_heads = config_whole(m->config, "num_key_value_heads", l->heads);
     l->head = config_whole(m->config, "head_dim", l->width / l->heads);
     l->ffn = config_whole(m->config, "intermediate_size n_inner ffn_hidden_size", 4 * l->width);
-    TN_TRY(config_need(m, "max_position_embeddings n_positions n_ctx max_seq_len", &l->context));
+    /* Without positions of its own a model has no limit; this one serves as the default context. */
+    if (l->traits & TN_ARCH_NO_ROPE && !(l->traits & TN_ARCH_POSITIONS)) l->context = 2048;
+    const char *context = "max_position_embeddings n_positions n_ctx max_seq_len seq_length";
+    l->context = config_whole(m->config, context, l->context);
+    if (!l->context) TN_TRY(config_need(m, context, &l->context));
     bool mean = l->traits & TN_ARCH_LAYER_NORM;
     l->eps = (float)config_number(m->config,
                                   mean ? "layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps"
@@ -449,6 +459,10 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_attn_factor", m->yarn_attention));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier));
     }
+    if (m->activation) {
+        snprintf(key, sizeof key, "%s.hidden_activation", m->layout.arch->name);
+        TN_TRY(tn_gguf_writer_set_cstr(w, key, m->activation));
+    }
     TN_TRY(set_f32(m, w, "attention.temperature_scale", m->rope_temperature));
     if (m->rope_original && (m->rope_type || m->rope_attention != 0 || m->rope_temperature != 0)) {
         snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", m->layout.arch->name);
@@ -458,4 +472,9 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
     if (!m->window_layers || !m->layout.window) return TN_OK;
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", m->layout.arch->name);
     return tn_gguf_writer_set_array(w, key, TN_GGUF_BOOL, m->window_layers, m->layout.layers);
+}
+
+tn_status hf_model_weight_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
+    const struct config_family *family = find_family(m->layout.arch->name);
+    return family && family->keys ? family->keys(m, weights, w) : TN_OK;
 }

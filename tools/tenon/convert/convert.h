@@ -21,13 +21,33 @@ struct hf_model {
     uint32_t rope_original;
     float *rope_factors; /* rotated/2 floats, or long then short: twice that; NULL when there are none */
     bool rope_long_short;
-    bool *window_layers; /* which layers use the window; NULL: as the architecture defines */
+    bool *window_layers;    /* which layers use the window; NULL: as the architecture defines */
+    bool lists_windows;     /* files list them in any case */
+    const char *activation; /* hidden_activation, where files of the architecture say it; NULL: they do not */
 };
 
 /* config.c: reads config.json into the layout. TN_E_UNSUPPORTED for unknown classes and settings. */
 tn_status hf_model_open(const char *folder, struct hf_model *model);
 void hf_model_close(struct hf_model *model);
 tn_status hf_model_keys(const struct hf_model *model, tn_gguf_writer *writer);
+
+/* Entries of config.json: that of the first of several names (separated by spaces) whose value is not null. */
+json_t *config_first_of(const json_t *object, const char *names);
+double config_number(const json_t *object, const char *names, double missing);
+bool config_truth(const json_t *object, const char *names, bool missing);
+uint32_t config_whole(const json_t *object, const char *names, uint32_t missing); /* 0: not a whole number */
+
+/* What conversion does for a single architecture; either may be NULL. Lists end with a row without a name. */
+struct hf_weights;
+struct config_family {
+    const char *arch;
+    tn_status (*read)(struct hf_model *model); /* entries that only this architecture has */
+    /* Sets keys whose values are tensors of the folder. */
+    tn_status (*keys)(const struct hf_model *model, struct hf_weights *weights, tn_gguf_writer *writer);
+};
+extern const struct config_family dense_config_families[];
+/* Sets the keys that follow from the weights. */
+tn_status hf_model_weight_keys(const struct hf_model *model, struct hf_weights *weights, tn_gguf_writer *writer);
 
 /* A JSON file of the folder; *out is NULL when it is absent. */
 tn_status hf_load_json(const char *folder, const char *name, json_t **out);
@@ -37,11 +57,12 @@ tn_status hf_load_json(const char *folder, const char *name, json_t **out);
 tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t *size);
 
 /* tensors.c: the source of each GGUF tensor. */
-struct hf_weights;
 tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set TN_ARCH_TIED */
 void hf_weights_close(struct hf_weights *weights);
 /* Whether the folder has a source for an optional tensor; its dimensions become those of the source. */
 bool hf_weights_has(struct hf_weights *weights, tn_arch_tensor *tensor);
+/* The only value of a tensor of the folder: "layers.L.mlp.act_fn.beta", L standing for the layer. */
+tn_status hf_weights_scalar(struct hf_weights *weights, const char *pattern, int layer, float *out);
 /* The type most weights are stored in. */
 tn_type hf_weights_type(const struct hf_weights *weights);
 /* Finds the source of one tensor and checks its shape. *raw receives a block type when the source holds such blocks,

@@ -25,6 +25,7 @@ static const struct name_row {
     {"token_types", "embeddings.token_type_embeddings"},
     {"token_embd_norm", "embeddings.LayerNorm"},
     {"token_embd_norm", "emb_ln"},
+    {"token_embd_norm", "word_embeddings_layernorm"},
     {"output_norm", "norm"},
     {"output_norm", "ln_f"},
     {"output_norm", "norm_f"},
@@ -41,6 +42,7 @@ static const struct name_row {
     {"attn_norm", "h.L.input_layernorm"},
     {"attn_norm", "blocks.L.norm_1"},
     {"attn_norm", "layers.L.attention_norm"},
+    {"attn_norm", "layers.L.attention_layernorm"},
     {"attn_q", "layers.L.self_attn.q_proj"},
     {"attn_k", "layers.L.self_attn.k_proj"},
     {"attn_v", "layers.L.self_attn.v_proj"},
@@ -67,14 +69,21 @@ static const struct name_row {
     {"attn_output", "encoder.layers.L.attn.out_proj"},
     {"attn_q_norm", "layers.L.self_attn.q_norm"},
     {"attn_k_norm", "layers.L.self_attn.k_norm"},
+    {"attn_q_norm", "layers.L.self_attn.query_layernorm"},
+    {"attn_k_norm", "layers.L.self_attn.key_layernorm"},
+    {"attn_sub_norm", "layers.L.self_attn.attn_sub_norm"},
     {"attn_output_norm", "encoder.layer.L.attention.output.LayerNorm"},
     {"attn_output_norm", "encoder.layers.L.norm1"},
     {"attn_sinks", "layers.L.self_attn.sinks"},
+    {"post_attention_norm", "layers.L.post_self_attn_layernorm"},
     {"post_attention_norm", "layers.L.post_attention_layernorm"},
     /* feed-forward */
     {"ffn_norm", "layers.L.pre_feedforward_layernorm"},
     {"ffn_norm", "layers.L.post_attention_layernorm"},
     {"ffn_norm", "h.L.ln_2"},
+    {"ffn_norm", "h.L.post_attention_layernorm"},
+    {"ffn_norm", "layers.L.feedforward_layernorm"},
+    {"ffn_sub_norm", "layers.L.mlp.ffn_sub_norm"},
     {"ffn_norm", "blocks.L.norm_2"},
     {"ffn_norm", "layers.L.ffn_norm"},
     {"ffn_gate", "layers.L.mlp.gate_proj"},
@@ -102,6 +111,7 @@ static const struct name_row {
     {"ffn_down", "encoder.layer.L.output.dense"},
     {"ffn_down", "encoder.layers.L.mlp.fc2"},
     {"post_ffw_norm", "layers.L.post_feedforward_layernorm"},
+    {"post_ffw_norm", "layers.L.post_mlp_layernorm"},
     {"layer_output_norm", "encoder.layer.L.output.LayerNorm"},
     {"layer_output_norm", "encoder.layers.L.norm2"},
     /* experts: one tensor each, or all in one */
@@ -457,6 +467,16 @@ bool hf_weights_has(struct hf_weights *w, tn_arch_tensor *t) {
     t->n_dims = source.tensor->n_dims;
     for (int i = 0; i < t->n_dims; i++) t->ne[i] = source.tensor->shape[t->n_dims - 1 - i];
     return true;
+}
+
+tn_status hf_weights_scalar(struct hf_weights *w, const char *pattern, int layer, float *out) {
+    char name[256];
+    struct safetensors_tensor *t = find_tensor(w, pattern, layer, 0, "weight", name, sizeof name);
+    if (!t || t->count != 1)
+        return tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" is missing or has more than one element", w->model->folder,
+                       name);
+    t->used = true;
+    return safetensors_floats(w->set, t, 0, 1, out);
 }
 
 tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, const int64_t *ne, tn_type *raw) {

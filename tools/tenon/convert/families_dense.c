@@ -1,0 +1,78 @@
+/* Entries of config.json that only single architectures with a dense feed-forward part have. */
+#include "convert/convert.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Each layer has its own parameters of xIELU, which are weights. */
+static tn_status config_apertus_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *writer) {
+    static const char *const parameters[] = {"alpha_n", "alpha_p", "beta", "eps"};
+    const uint32_t n = m->layout.layers;
+    float *values = tn_calloc(n, sizeof *values);
+    tn_status status = values ? TN_OK : TN_E_NOMEM;
+    for (size_t p = 0; p < sizeof parameters / sizeof *parameters && status == TN_OK; p++) {
+        char pattern[64], key[32];
+        snprintf(pattern, sizeof pattern, "layers.L.mlp.act_fn.%s", parameters[p]);
+        snprintf(key, sizeof key, "xielu.%s", parameters[p]);
+        for (uint32_t i = 0; i < n && status == TN_OK; i++)
+            status = hf_weights_scalar(weights, pattern, (int)i, &values[i]);
+        if (status == TN_OK) status = tn_gguf_writer_set_array(writer, key, TN_GGUF_F32, values, n);
+    }
+    tn_free(values);
+    return status;
+}
+
+/* SiLU, or a squared ReLU. */
+static tn_status config_read_bitnet(struct hf_model *m) {
+    const char *activation = json_string_value(config_first_of(m->config, "hidden_act hidden_activation"));
+    if (!activation || strcmp(activation, "silu") == 0) return TN_OK;
+    if (strcmp(activation, "relu2") != 0)
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: BitNet with the activation \"%s\" is not converted",
+                       m->folder, activation);
+    m->activation = "relu2";
+    return TN_OK;
+}
+
+static tn_status config_read_bloom(struct hf_model *m) {
+    if (config_truth(m->config, "apply_residual_connection_post_layernorm", false))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: BLOOM with sums after its norms is not converted",
+                       m->folder);
+    m->layout.alibi = 8;
+    return TN_OK;
+}
+
+static tn_status config_read_cohere2(struct hf_model *m) {
+    m->layout.scale_output = (float)config_number(m->config, "logit_scale", 0.0625);
+    return TN_OK;
+}
+
+/* Files without the list have windows in the largest model only. */
+static tn_status config_read_exaone4(struct hf_model *m) {
+    m->lists_windows = json_array_size(json_object_get(m->config, "layer_types")) > 0;
+    return TN_OK;
+}
+
+/* A file without the list has no windows: other programs leave them out. */
+static tn_status config_read_phi3(struct hf_model *m) {
+    m->lists_windows = true;
+    return TN_OK;
+}
+
+static tn_status config_refuse_biases(struct hf_model *m) {
+    if (config_truth(m->config, "attention_bias use_bias", false))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: %s with biases is not converted: GGUF files have none",
+                       m->folder, m->layout.arch->name);
+    return TN_OK;
+}
+
+const struct config_family dense_config_families[] = {
+    {"apertus", NULL, config_apertus_keys},
+    {"bitnet", config_read_bitnet, NULL},
+    {"bloom", config_read_bloom, NULL},
+    {"cohere2", config_read_cohere2, NULL},
+    {"ernie4_5", config_refuse_biases, NULL},
+    {"exaone4", config_read_exaone4, NULL},
+    {"olmo2", config_refuse_biases, NULL},
+    {"phi3", config_read_phi3, NULL},
+    {0},
+};
