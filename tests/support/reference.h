@@ -28,6 +28,7 @@ tn_tensor *cache_case(tn_arena *arena, int i, rng *r);
  * entries that do not belong into a table. */
 void random_steps(int32_t (*steps)[4], int64_t tokens, int64_t rows, bool hostile, rng *r);
 tn_tensor *recurrent_case(tn_arena *arena, tn_op op, rng *r);
+tn_tensor *recurrent_case_of(tn_arena *arena, tn_op op, int64_t tokens, int64_t rows, rng *r);
 
 /* A mul_mat_id of this shape; same_input: all experts of a token multiply the same column. */
 typedef struct expert_shape {

@@ -16,6 +16,12 @@ struct converted_activations {
     const tn_tensor *y, *ids; // ids: NULL without experts
     int64_t experts;
 };
+// The plan of a batch's strands that recurrent layers share (kernels/recurrent.cuh), and the steps it was made for.
+struct strand_plan {
+    void *memory;
+    const tn_tensor *steps; // NULL: not made yet
+    int64_t rows;
+};
 struct compilation {
     const device_description *device;
     launch_list *list;
@@ -23,6 +29,7 @@ struct compilation {
     unsigned *tickets;
     converted_activations *converted; // cleared by every launch that is not a matrix multiplication
     const tn_tensor *converts;        // set while launches convert this operand rather than compute a node
+    strand_plan *strands;
 };
 
 // ---- Adding launches ----
@@ -89,6 +96,13 @@ tn_status compile_mul_mat_id(const compilation &c, const tn_tensor *t);
 size_t attention_scratch(const device_description &device, const tn_tensor *t);
 tn_status compile_attention(const compilation &c, const tn_tensor *t);
 bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
+enum { MOST_RECURRENT_HEAD = 256 };
+bool recurrent_supported(const tn_tensor *t, char *reason, size_t reason_size);
+size_t strand_plan_bytes(const tn_tensor *t); // of a recurrent op
+tn_status compile_causal_conv(const compilation &c, const tn_tensor *t);
+tn_status compile_linear_attention(const compilation &c, const tn_tensor *t);
+tn_status compile_selective_scan(const compilation &c, const tn_tensor *t);
+tn_status compile_rwkv7(const compilation &c, const tn_tensor *t);
 
 // ---- Several nodes in one launch ----
 

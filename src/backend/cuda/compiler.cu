@@ -79,6 +79,9 @@ static void count_node_readers(compiler *f) {
         }
         if (is_matmul(t) && gemv_supports(t) && gemv_scratch(t) > f->activation_buffer_bytes)
             f->activation_buffer_bytes = gemv_scratch(t);
+        if (tn_op_get_family(t->op) == TN_FAMILY_RECURRENT && !node_is_idle(t) &&
+            strand_plan_bytes(t) > f->strand_plan_bytes)
+            f->strand_plan_bytes = strand_plan_bytes(t);
     }
 }
 
@@ -122,8 +125,8 @@ scratch_needs compiler_scratch(const compiler *f) {
         if (bytes > most) most = bytes;
         counts = counts || f->nodes[i]->op == TN_OP_ATTENTION || f->nodes[i]->op == TN_OP_ARGMAX;
     }
-    return scratch_needs_of(2 * f->activation_buffer_bytes + most, f->steps ? persistent_memory_bytes(f->steps) : 0,
-                            counts);
+    return scratch_needs_of(2 * f->activation_buffer_bytes + f->strand_plan_bytes + most,
+                            f->steps ? persistent_memory_bytes(f->steps) : 0, counts);
 }
 scratch_table compiler_table(const compiler *f) {
     scratch_table table = {};
@@ -215,8 +218,14 @@ static tn_status compile_one(compiler *f, const compilation &c, int i) {
 tn_status compiler_run(compiler *f, const compile_params &params, launch_list *out) {
     converted_activations converted = {};
     char *kernels = params.scratch ? params.scratch + COUNTER_BYTES : NULL;
-    compilation c = {f->device,  out, kernels + 2 * f->activation_buffer_bytes, (unsigned *)params.scratch,
-                     &converted, NULL};
+    strand_plan strands = {kernels + 2 * f->activation_buffer_bytes, NULL, 0};
+    compilation c = {f->device,
+                     out,
+                     kernels + 2 * f->activation_buffer_bytes + f->strand_plan_bytes,
+                     (unsigned *)params.scratch,
+                     &converted,
+                     NULL,
+                     &strands};
     launch_list_clear(out);
     f->activation_buffers = kernels;
     f->pending = NULL;

@@ -50,7 +50,8 @@ void profile_end(profile *p, cudaStream_t stream, const tn_tensor *node) {
     cudaEventSynchronize(p->end);
     if (cudaEventElapsedTime(&ms, p->begin, p->end) != cudaSuccess) return;
     // The dimension of tokens is the third of these ops, the second of all others.
-    bool tokens_third = node->op == TN_OP_ATTENTION || node->op == TN_OP_MUL_MAT_ID;
+    bool tokens_third = node->op == TN_OP_ATTENTION || node->op == TN_OP_MUL_MAT_ID ||
+                        node->op == TN_OP_LINEAR_ATTENTION || node->op == TN_OP_RWKV7;
     int many = node->ne[tokens_third ? 2 : 1] > 8;
     p->ms[many][node->op] += ms;
     p->count[many][node->op]++;

@@ -48,7 +48,12 @@ static double node_ns(const device_rates &rates, const tn_tensor *t) {
         rate = rates.tensor / 2;
     } else {
         for (const tn_tensor *source : t->src)
-            if (source && t->op != TN_OP_GET_ROWS && t->op != TN_OP_SET_ROWS) bytes += (double)tn_nbytes(source);
+            if (source && t->op != TN_OP_GET_ROWS && t->op != TN_OP_SET_ROWS &&
+                !(source == x && tn_op_written_source(t->op) == 0))
+                bytes += (double)tn_nbytes(source);
+        // Of a state only the rows in use are read and written, but blocks walk the tokens of a strand one by one: in
+        // less than a microsecond each.
+        if (tn_op_get_family(t->op) == TN_FAMILY_RECURRENT) operations = 1e3 * (double)t->src[1]->ne[1] * rate;
     }
     return operations / rate + bytes / rates.read;
 }

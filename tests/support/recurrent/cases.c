@@ -67,21 +67,19 @@ static tn_tensor *uniform(tn_tensor *t, float low, float high, rng *r) {
     return t;
 }
 
-static tn_tensor *causal_conv_case(tn_arena *a, rng *r) {
+static tn_tensor *causal_conv_case(tn_arena *a, int64_t tokens, int64_t rows, rng *r) {
     const int64_t channels = chance(r, 20) ? pick_int(r, 250, 600) : pick_length(r) % 300 + 1,
-                  width = pick_int(r, 2, 8), tokens = pick_tokens(r), rows = pick_rows(r);
+                  width = pick_int(r, 2, 8);
     return tn_causal_conv(
         a, rows_of(a, channels, tokens, 1, 1, r), dense_tensor(a, TN_F32, (int64_t[]){width, channels, 1, 1}, 1, r),
         chance(r, 50) ? dense_tensor(a, TN_F32, (int64_t[]){channels, 1, 1, 1}, 1, r) : NULL,
         state_of(a, (width - 1) * channels, rows, r), steps_tensor(a, tokens, rows, r), chance(r, 50));
 }
 
-static tn_tensor *linear_case(tn_arena *a, rng *r) {
+static tn_tensor *linear_case(tn_arena *a, int64_t tokens, int64_t rows, rng *r) {
     static const int64_t sizes[] = {64, 128, 16, 32, 1, 7, 24, 40, 80, 256};
     const int64_t dk = sizes[rng_below(r, chance(r, 90) ? 9 : 10)], dv = sizes[rng_below(r, 9)];
-    const int64_t heads_k = pick_int(r, 1, 3), heads_v = heads_k * pick_int(r, 1, 3), rows = pick_rows(r);
-    int64_t tokens = pick_tokens(r);
-    if (dk * dv > 6000 && tokens > 70) tokens = 70;
+    const int64_t heads_k = pick_int(r, 1, 3), heads_v = heads_k * pick_int(r, 1, 3);
     const tn_linear_attention_params p = {
         .scale = pick_real(r, 0.1f, 1), .delta = chance(r, 50), .tiled = chance(r, 50)};
     const float spread = 1 / sqrtf((float)dk); /* |k| near 1: the delta rule must not diverge */
@@ -96,10 +94,9 @@ static tn_tensor *linear_case(tn_arena *a, rng *r) {
     return tn_linear_attention(a, &s, &p);
 }
 
-static tn_tensor *selective_scan_case(tn_arena *a, rng *r) {
+static tn_tensor *selective_scan_case(tn_arena *a, int64_t tokens, int64_t rows, rng *r) {
     static const int64_t sizes[] = {16, 16, 8, 32, 1, 5, 64, 20};
-    const int64_t n = sizes[rng_below(r, 8)], inner = pick_int(r, 1, 150), tokens = pick_tokens(r),
-                  rows = pick_rows(r);
+    const int64_t n = sizes[rng_below(r, 8)], inner = pick_int(r, 1, 150);
     const tn_selective_scan_sources s = {
         .x = rows_of(a, inner, tokens, 1, 1, r),
         .dt = uniform(rows_of(a, inner, tokens, 1, 1, r), 0, 1, r),
@@ -111,11 +108,9 @@ static tn_tensor *selective_scan_case(tn_arena *a, rng *r) {
     return tn_selective_scan(a, &s);
 }
 
-static tn_tensor *rwkv7_case(tn_arena *a, rng *r) {
+static tn_tensor *rwkv7_case(tn_arena *a, int64_t tokens, int64_t rows, rng *r) {
     static const int64_t sizes[] = {64, 64, 32, 128, 1, 7, 24, 80};
-    const int64_t d = sizes[rng_below(r, 8)], heads = pick_int(r, 1, 3), rows = pick_rows(r);
-    int64_t tokens = pick_tokens(r);
-    if (d > 100 && tokens > 70) tokens = 70;
+    const int64_t d = sizes[rng_below(r, 8)], heads = pick_int(r, 1, 3);
     const float spread = 1 / sqrtf((float)d);
     const tn_rwkv7_sources s = {.r = rows_of(a, d, heads, tokens, 1, r),
                                 .w = uniform(rows_of(a, d, heads, tokens, 1, r), 0.5f, 1, r),
@@ -128,11 +123,15 @@ static tn_tensor *rwkv7_case(tn_arena *a, rng *r) {
     return tn_rwkv7(a, &s);
 }
 
-tn_tensor *recurrent_case(tn_arena *a, tn_op op, rng *r) {
+tn_tensor *recurrent_case_of(tn_arena *a, tn_op op, int64_t tokens, int64_t rows, rng *r) {
     switch (op) {
-    case TN_OP_CAUSAL_CONV: return causal_conv_case(a, r);
-    case TN_OP_LINEAR_ATTENTION: return linear_case(a, r);
-    case TN_OP_SELECTIVE_SCAN: return selective_scan_case(a, r);
-    default: return rwkv7_case(a, r);
+    case TN_OP_CAUSAL_CONV: return causal_conv_case(a, tokens, rows, r);
+    case TN_OP_LINEAR_ATTENTION: return linear_case(a, tokens, rows, r);
+    case TN_OP_SELECTIVE_SCAN: return selective_scan_case(a, tokens, rows, r);
+    default: return rwkv7_case(a, tokens, rows, r);
     }
+}
+tn_tensor *recurrent_case(tn_arena *a, tn_op op, rng *r) {
+    const int64_t tokens = pick_tokens(r);
+    return recurrent_case_of(a, op, tokens, pick_rows(r), r);
 }

@@ -103,18 +103,13 @@ static tn_tensor *part_of_tokens(tn_arena *a, const tn_tensor *node, tn_tensor *
     return part;
 }
 
-/* A case with this number of tokens, which is unlike every other dimension. */
-enum { CUT_TOKENS = 77 };
+enum { CUT_TOKENS = 77 }; /* unlike every other dimension */
 static tn_tensor *cut_case(tn_arena *a, tn_op op, uint64_t seed) {
-    for (;; seed++) {
-        rng r = {seed * 977};
-        tn_arena_reset(a);
-        tn_tensor *node = random_case(a, op, &r, false);
-        assert_ok(tn_arena_status(a));
-        if (node->src[TN_RECURRENT_STEPS]->ne[1] == CUT_TOKENS && node->src[TN_RECURRENT_STATE]->ne[1] > 0 &&
-            !tn_is_empty(node))
-            return node;
-    }
+    rng r = {seed * 977};
+    tn_arena_reset(a);
+    tn_tensor *node = recurrent_case_of(a, op, CUT_TOKENS, 1, &r);
+    assert_ok(tn_arena_status(a));
+    return node;
 }
 
 static void bits_do_not_depend_on_how_a_sequence_is_cut(void **test_state) {
@@ -246,10 +241,46 @@ static void a_device_without_the_op_cannot_have_the_state(void **test_state) {
     free_state_graph(&s);
 }
 
+/* Two ops without an edge between them run side by side, unless they update the same state. */
+static void ops_on_the_same_state_take_turns(void **test_state) {
+    (void)test_state;
+    enum { CHANNELS = 1024 };
+    tn_device *cpu;
+    tn_stream *stream;
+    assert_ok(tn_device_find("cpu", &cpu));
+    assert_ok(tn_stream_new(cpu, &(tn_stream_params){.n_threads = 2}, &stream));
+    ((tn__cpu_stream *)stream->impl)->tiny_ns = 0;
+    for (int shared = 0; shared < 2; shared++) {
+        tn_arena *a;
+        tn_program *program;
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20}, &a));
+        tn_tensor *memory = tn_tensor_nd(a, TN_F32, CHANNELS, 4), *steps = tn_tensor_nd(a, TN_I32, 4, 2);
+        tn_tensor *states[2], *nodes[2];
+        for (int i = 0; i < 2; i++) { /* two views of the same rows, or of others */
+            states[i] = tn_view(a, memory, 2, (int64_t[]){CHANNELS, 2}, memory->nb,
+                                shared ? 0 : 2 * (size_t)i * memory->nb[1]);
+            nodes[i] = tn_causal_conv(a, tn_tensor_nd(a, TN_F32, CHANNELS, 2), tn_tensor_nd(a, TN_F32, 2, CHANNELS),
+                                      NULL, states[i], steps, false);
+        }
+        assert_ok(tn_arena_status(a));
+        memset(steps->data, 0xff, tn_nbytes(steps));
+        assert_ok(tn_program_new(stream, nodes, 2, &program));
+        assert_int_equal(tn_program_scratch(program), 0);
+        assert_ok(tn_program_run(program, NULL));
+        assert_int_equal(tn__cpu_program_steps(program), shared ? 2 : 1);
+        tn_program_free(program);
+        tn_arena_free(a);
+    }
+    tn_stream_free(stream);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources_that_do_not_match_are_refused),         cmocka_unit_test(there_are_no_gradients),
-        cmocka_unit_test(bits_do_not_depend_on_how_a_sequence_is_cut),   cmocka_unit_test(ops_run_where_the_state_is),
+        cmocka_unit_test(sources_that_do_not_match_are_refused),
+        cmocka_unit_test(there_are_no_gradients),
+        cmocka_unit_test(bits_do_not_depend_on_how_a_sequence_is_cut),
+        cmocka_unit_test(ops_run_where_the_state_is),
+        cmocka_unit_test(ops_on_the_same_state_take_turns),
         cmocka_unit_test(a_device_without_the_op_cannot_have_the_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

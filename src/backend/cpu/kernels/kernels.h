@@ -113,7 +113,7 @@ typedef struct tn__attention_job {
 /* Tokens of one strand (recurrent.h), in order, with one head or a few channels. Row i of a source is
  * source + tokens[i]·stride bytes. Columns of a state are independent of each other and always computed in the same
  * way, so that they can be divided among threads in multiples of TN__COLUMNS. */
-enum { TN__COLUMNS = 16, TN__TOKEN_BLOCK = 64 };
+enum { TN__COLUMNS = 16, TN__TOKEN_BLOCK = 16 };
 
 typedef struct tn__conv_job {
     int64_t n, width;  /* channels; values per channel */
@@ -134,7 +134,7 @@ typedef struct tn__linear_job {
     float scale;
     float *state, *out;
     size_t out_token;
-    float *scratch; /* TN__TOKEN_BLOCK·(3·dk + 2) floats */
+    float *scratch; /* 4·TN__TOKEN_BLOCK·dk floats */
 } tn__linear_job;
 
 /* Channels c of the state are d values each. */

@@ -195,7 +195,7 @@ static int64_t column_parts(int64_t columns) { return (columns + PART_COLUMNS - 
 int64_t tn__units_linear_attention(const tn_tensor *node) { return node->ne[1] * column_parts(node->ne[0]); }
 double tn__cost_linear_attention(const tn_tensor *node) { return state_cost(node, 0.2); }
 static size_t linear_spare(int64_t dk) { return tn__scratch_size((size_t)(PART_COLUMNS * dk) * 4); }
-static size_t linear_shared(int64_t dk) { return tn__scratch_size((size_t)(TN__TOKEN_BLOCK * (3 * dk + 2)) * 4); }
+static size_t linear_shared(int64_t dk) { return tn__scratch_size((size_t)(4 * TN__TOKEN_BLOCK * dk) * 4); }
 size_t tn__scratch_linear_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     const int64_t dk = node->src[TN_LINEAR_Q]->ne[0];
     return (linear_spare(dk) + linear_shared(dk)) * (size_t)n_threads;

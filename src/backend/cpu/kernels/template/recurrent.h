@@ -42,15 +42,17 @@ static void conv_token(const tn__conv_job *job, const float *const *rows, float 
 
 /* ---- Linear attention ---- */
 
-/* What the tokens of a job share between columns. decay, k and q are rows of dk; with a decay per channel, k and q
- * are those of the sums, multiplied by it. */
+/* What all columns of a job need of a token. Rows of dk values are copied to scratch: those of neighbouring tokens
+ * may be a multiple of 4 KiB apart, and would evict each other from the cache. With a decay per channel, the k and q
+ * of the sums are multiplied by it. */
+enum { ROW_K, ROW_SUM_Q, ROW_SUM_K, ROW_DECAY, TOKEN_ROWS };
 typedef struct linear_token {
-    const float *k, *decay;     /* of the update; decay NULL: `factor` */
+    const float *k, *decay;     /* of the update */
     const float *sum_k, *sum_q; /* of the sums */
     const float *v;
     float *out;
-    float factor, beta, self; /* decay; factor of v; weight of the token's own v in the output */
-    float k_factor, q_factor; /* of the sums */
+    float factor, beta, self; /* decay without channels; of v; weight of the token's own v in the output */
+    float sum_factor;         /* of the sums */
 } linear_token;
 
 static float own_weight(const tn__linear_job *job, const float *k, const float *q) {
@@ -63,108 +65,112 @@ static float own_weight(const tn__linear_job *job, const float *k, const float *
     return vf_sum(sum);
 }
 
-/* exp(g) per channel, and with the delta rule k and q times it. */
-static void prepare_channels(const tn__linear_job *job, const float *g, float *rows, linear_token *t) {
-    float *k = rows + job->dk, *q = k + job->dk;
-    for (int64_t i = 0; i < job->dk; i += VL) {
-        const int64_t n = job->dk - i;
-        vf decay = vf_exp(load_some(g + i, n));
-        store_some(rows + i, decay, n);
-        if (!job->delta) continue;
-        store_some(k + i, vf_mul(decay, load_some(t->k + i, n)), n);
-        store_some(q + i, vf_mul(decay, load_some(t->sum_q + i, n)), n);
-    }
-    t->decay = rows;
-    if (!job->delta) return;
-    t->sum_k = k;
-    t->sum_q = q;
-}
-
 static void prepare_token(const tn__linear_job *job, int64_t index, float *rows, linear_token *t) {
     const int32_t token = job->tokens[index];
+    const int64_t dk = job->dk;
     const float *q = row_at(job->q, job->q_token, token), *k = row_at(job->k, job->k_token, token);
-    *t = (linear_token){.k = k, .sum_k = k, .sum_q = q, .factor = 1, .k_factor = 1, .q_factor = 1};
+    const float *g = job->g ? row_at(job->g, job->g_token, token) : NULL;
+    float *own_k = rows + ROW_K * dk, *sum_q = rows + ROW_SUM_Q * dk, *sum_k = rows + ROW_SUM_K * dk,
+          *decay = rows + ROW_DECAY * dk;
+    *t = (linear_token){.k = own_k, .decay = decay, .sum_q = sum_q, .factor = 1, .sum_factor = 1};
+    t->sum_k = job->channels && job->delta ? sum_k : own_k;
     t->v = row_at(job->v, job->v_token, token);
     t->out = out_at(job->out, job->out_token, token);
     t->beta = job->beta ? *row_at(job->beta, job->beta_token, token) : 1;
     if (job->delta || job->u) t->self = own_weight(job, k, q);
-    if (!job->g) return;
-    const float *g = row_at(job->g, job->g_token, token);
-    if (job->channels) {
-        prepare_channels(job, g, rows, t);
-        return;
+    for (int64_t i = 0; i < dk; i += VL) {
+        const int64_t n = dk - i;
+        vf ks = load_some(k + i, n), qs = load_some(q + i, n);
+        store_some(own_k + i, ks, n);
+        if (job->channels) {
+            const vf d = vf_exp(load_some(g + i, n));
+            store_some(decay + i, d, n);
+            if (job->delta) store_some(sum_k + i, vf_mul(d, ks), n);
+            if (job->delta) qs = vf_mul(d, qs);
+        }
+        store_some(sum_q + i, qs, n);
     }
+    if (!g || job->channels) return;
     float lanes[VL];
     vf_store(lanes, vf_exp(vf_set1(*g)));
     t->factor = lanes[0];
-    if (job->delta) t->k_factor = t->q_factor = lanes[0];
+    if (job->delta) t->sum_factor = lanes[0];
 }
 
-/* The part [i, i+n) of `columns` columns: updates them by token t (NULL: not) and adds to the sums of token s (NULL:
- * none). Without the delta rule s is t, and its q is multiplied with the state after the update, or with u before. */
+/* What a pass over columns does: updates them by a token, and takes sums for a token. Without the delta rule both are
+ * the same token, and its q is multiplied with the state after the update, or with u before it. */
 typedef enum sums_kind { SUMS_NONE, SUMS_K_Q, SUMS_Q, SUMS_Q_BEFORE } sums_kind;
+typedef struct linear_pass {
+    bool update, channels;
+    sums_kind sums;
+} linear_pass;
 
-TN__VEC void linear_pass(float *state, int64_t dk, int64_t i, int64_t n, int columns, const linear_token *t,
-                         const linear_token *s, const float *added, sums_kind kind, vf *sum_k, vf *sum_q) {
-    const vf decay = t ? (t->decay ? load_some(t->decay + i, n) : vf_set1(t->factor)) : vf_zero();
-    const vf k = t ? load_some(t->k + i, n) : vf_zero();
-    const vf next_k = kind == SUMS_K_Q ? load_some(s->sum_k + i, n) : vf_zero();
-    const vf q = kind != SUMS_NONE ? load_some(s->sum_q + i, n) : vf_zero();
+/* The part [i, i+n) of columns; everything but i is constant in the loops around it. */
+TN__VEC void pass_part(float *state, int64_t dk, int64_t i, int64_t n, int columns, linear_pass p,
+                       const linear_token *t, const linear_token *s, const vf *added, vf *sum_k, vf *sum_q) {
+    const vf decay = !p.update ? vf_zero() : p.channels ? load_some(t->decay + i, n) : vf_set1(t->factor);
+    const vf k = p.update ? load_some(t->k + i, n) : vf_zero();
+    const vf next_k = p.sums == SUMS_K_Q ? load_some(s->sum_k + i, n) : vf_zero();
+    const vf q = p.sums != SUMS_NONE ? load_some(s->sum_q + i, n) : vf_zero();
     for (int c = 0; c < columns; c++) {
         float *at = state + c * dk + i;
         vf x = load_some(at, n);
-        if (kind == SUMS_Q_BEFORE) sum_q[c] = vf_fma(x, q, sum_q[c]);
-        if (t) {
-            x = vf_fma(k, vf_set1(added[c]), vf_mul(x, decay));
+        if (p.sums == SUMS_Q_BEFORE) sum_q[c] = vf_fma(x, q, sum_q[c]);
+        if (p.update) {
+            x = vf_fma(k, added[c], vf_mul(x, decay));
             store_some(at, x, n);
         }
-        if (kind == SUMS_K_Q) sum_k[c] = vf_fma(x, next_k, sum_k[c]);
-        if (kind == SUMS_K_Q || kind == SUMS_Q) sum_q[c] = vf_fma(x, q, sum_q[c]);
+        if (p.sums == SUMS_K_Q) sum_k[c] = vf_fma(x, next_k, sum_k[c]);
+        if (p.sums == SUMS_K_Q || p.sums == SUMS_Q) sum_q[c] = vf_fma(x, q, sum_q[c]);
     }
 }
-TN__VEC void linear_columns(float *state, int64_t dk, int columns, const linear_token *t, const linear_token *s,
-                            const float *added, sums_kind kind, vf *sum_k, vf *sum_q) {
-    vf ks[SUB_COLUMNS], qs[SUB_COLUMNS];
+TN__VEC void pass_columns(float *state, int64_t dk, int columns, linear_pass p, const linear_token *t,
+                          const linear_token *s, const float *added, vf *sum_k, vf *sum_q) {
+    vf adds[SUB_COLUMNS], ks[SUB_COLUMNS], qs[SUB_COLUMNS];
+    const linear_token update = p.update ? *t : *s, sums = p.sums != SUMS_NONE ? *s : *t;
     int64_t i = 0;
-    for (int c = 0; c < columns; c++) ks[c] = qs[c] = vf_zero();
-    for (; i + VL <= dk; i += VL) linear_pass(state, dk, i, VL, columns, t, s, added, kind, ks, qs);
-    if (i < dk) linear_pass(state, dk, i, dk - i, columns, t, s, added, kind, ks, qs);
     for (int c = 0; c < columns; c++) {
-        if (kind == SUMS_K_Q) sum_k[c] = ks[c];
-        if (kind != SUMS_NONE) sum_q[c] = qs[c];
+        ks[c] = qs[c] = vf_zero();
+        adds[c] = p.update ? vf_set1(added[c]) : vf_zero();
+    }
+    for (; i + VL <= dk; i += VL) pass_part(state, dk, i, VL, columns, p, &update, &sums, adds, ks, qs);
+    if (i < dk) pass_part(state, dk, i, dk - i, columns, p, &update, &sums, adds, ks, qs);
+    for (int c = 0; c < columns; c++) {
+        if (p.sums == SUMS_K_Q) sum_k[c] = ks[c];
+        if (p.sums != SUMS_NONE) sum_q[c] = qs[c];
     }
 }
 /* All of up to VL columns, four at a time. */
-TN__VEC void linear_group(float *state, int64_t dk, int columns, const linear_token *t, const linear_token *s,
-                          const float *added, sums_kind kind, vf *sum_k, vf *sum_q) {
+TN__VEC void pass_group(float *state, int64_t dk, int columns, linear_pass p, const linear_token *t,
+                        const linear_token *s, const float *added, vf *sum_k, vf *sum_q) {
     int c = 0;
     for (; c + SUB_COLUMNS <= columns; c += SUB_COLUMNS)
-        linear_columns(state + c * dk, dk, SUB_COLUMNS, t, s, added + c, kind, sum_k + c, sum_q + c);
-    for (; c < columns; c++) linear_columns(state + c * dk, dk, 1, t, s, added + c, kind, sum_k + c, sum_q + c);
+        pass_columns(state + c * dk, dk, SUB_COLUMNS, p, t, s, added + c, sum_k + c, sum_q + c);
+    for (; c < columns; c++) pass_columns(state + c * dk, dk, 1, p, t, s, added + c, sum_k + c, sum_q + c);
 }
 
-static void delta_group(float *state, int64_t dk, int64_t first, int columns, const linear_token *tokens, int64_t n,
-                        float scale) {
+TN__VEC void delta_group(float *state, int64_t dk, int64_t first, int columns, const linear_token *tokens, int64_t n,
+                         float scale, bool channels) {
     vf sum_k[VL], sum_q[VL];
     float added[VL];
     for (int c = 0; c < VL; c++) sum_k[c] = sum_q[c] = vf_zero();
-    linear_group(state, dk, columns, NULL, tokens, added, SUMS_K_Q, sum_k, sum_q);
+    pass_group(state, dk, columns, (linear_pass){false, channels, SUMS_K_Q}, tokens, tokens, added, sum_k, sum_q);
     for (int64_t t = 0; t < n; t++) {
         const linear_token *at = &tokens[t];
-        vf predicted = vf_mul(vf_sums(sum_k), vf_set1(at->k_factor));
+        vf predicted = vf_mul(vf_sums(sum_k), vf_set1(at->sum_factor));
         vf v = vf_mul(vf_set1(at->beta), vf_sub(load_some(at->v + first, columns), predicted));
-        vf seen = vf_mul(vf_sums(sum_q), vf_set1(at->q_factor));
+        vf seen = vf_mul(vf_sums(sum_q), vf_set1(at->sum_factor));
         vf_store(added, v);
         store_some(at->out + first, vf_mul(vf_set1(scale), vf_fma(v, vf_set1(at->self), seen)), columns);
         if (t + 1 < n)
-            linear_group(state, dk, columns, at, at + 1, added, SUMS_K_Q, sum_k, sum_q);
+            pass_group(state, dk, columns, (linear_pass){true, channels, SUMS_K_Q}, at, at + 1, added, sum_k, sum_q);
         else
-            linear_group(state, dk, columns, at, NULL, added, SUMS_NONE, sum_k, sum_q);
+            pass_group(state, dk, columns, (linear_pass){true, channels, SUMS_NONE}, at, at, added, sum_k, sum_q);
     }
 }
 
-static void plain_group(float *state, int64_t dk, int64_t first, int columns, const linear_token *tokens, int64_t n,
-                        float scale, bool before) {
+TN__VEC void plain_group(float *state, int64_t dk, int64_t first, int columns, const linear_token *tokens, int64_t n,
+                         float scale, bool channels, sums_kind sums) {
     vf sum_k[VL], sum_q[VL];
     float added[VL];
     for (int c = 0; c < VL; c++) sum_k[c] = sum_q[c] = vf_zero();
@@ -172,27 +178,45 @@ static void plain_group(float *state, int64_t dk, int64_t first, int columns, co
         const linear_token *at = &tokens[t];
         vf v = vf_mul(vf_set1(at->beta), load_some(at->v + first, columns));
         vf_store(added, v);
-        if (before)
-            linear_group(state, dk, columns, at, at, added, SUMS_Q_BEFORE, sum_k, sum_q);
-        else
-            linear_group(state, dk, columns, at, at, added, SUMS_Q, sum_k, sum_q);
+        pass_group(state, dk, columns, (linear_pass){true, channels, sums}, at, at, added, sum_k, sum_q);
         vf seen = vf_sums(sum_q);
-        if (before) seen = vf_fma(v, vf_set1(at->self), seen);
+        if (sums == SUMS_Q_BEFORE) seen = vf_fma(v, vf_set1(at->self), seen);
         store_some(at->out + first, vf_mul(vf_set1(scale), seen), columns);
+    }
+}
+
+static void delta_attention(const tn__linear_job *job, const linear_token *tokens) {
+    for (int64_t j = 0; j < job->dv; j += VL) {
+        const int columns = (int)(job->dv - j < VL ? job->dv - j : VL);
+        float *state = job->state + j * job->dk;
+        if (job->channels)
+            delta_group(state, job->dk, j, columns, tokens, job->n, job->scale, true);
+        else
+            delta_group(state, job->dk, j, columns, tokens, job->n, job->scale, false);
+    }
+}
+static void plain_attention(const tn__linear_job *job, const linear_token *tokens) {
+    for (int64_t j = 0; j < job->dv; j += VL) {
+        const int columns = (int)(job->dv - j < VL ? job->dv - j : VL);
+        float *state = job->state + j * job->dk;
+        if (job->u && job->channels)
+            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, true, SUMS_Q_BEFORE);
+        else if (job->u)
+            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, false, SUMS_Q_BEFORE);
+        else if (job->channels)
+            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, true, SUMS_Q);
+        else
+            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, false, SUMS_Q);
     }
 }
 
 static void linear_attention(const tn__linear_job *job) {
     linear_token tokens[TN__TOKEN_BLOCK];
-    for (int64_t t = 0; t < job->n; t++) prepare_token(job, t, job->scratch + t * 3 * job->dk, &tokens[t]);
-    for (int64_t j = 0; j < job->dv; j += VL) {
-        const int columns = (int)(job->dv - j < VL ? job->dv - j : VL);
-        float *state = job->state + j * job->dk;
-        if (job->delta)
-            delta_group(state, job->dk, j, columns, tokens, job->n, job->scale);
-        else
-            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, job->u != NULL);
-    }
+    for (int64_t t = 0; t < job->n; t++) prepare_token(job, t, job->scratch + t * TOKEN_ROWS * job->dk, &tokens[t]);
+    if (job->delta)
+        delta_attention(job, tokens);
+    else
+        plain_attention(job, tokens);
 }
 
 /* ---- Selective scan ---- */
