@@ -41,19 +41,22 @@ extern "C" {
 #define TN_ARCH_WINDOW TN_ARCH_BIT(25)        /* sliding-window attention where the file gives a window */
 #define TN_ARCH_TIED TN_ARCH_BIT(26)          /* the token embedding is the output matrix */
 #define TN_ARCH_OUTPUT_BIAS TN_ARCH_BIT(27)
-#define TN_ARCH_ENCODER TN_ARCH_BIT(28) /* norms after the sums, token types, not causal, no output matrix */
+#define TN_ARCH_ENCODER TN_ARCH_BIT(28) /* embeddings: not causal, no output matrix */
 /* A layer without ffn_norm runs attention and feed-forward in parallel. */
 #define TN_ARCH_FFN_NORM_OR_PARALLEL TN_ARCH_BIT(30)
-#define TN_ARCH_HYBRID TN_ARCH_BIT(29)           /* layers without heads of attention are possible */
-#define TN_ARCH_DIFFUSION TN_ARCH_BIT(32)        /* text diffusion: not causal, with logits of every token */
-#define TN_ARCH_EMBEDDING_NORM TN_ARCH_BIT(33)   /* token_embd_norm */
-#define TN_ARCH_RENAMED_FFN_NORM TN_ARCH_BIT(34) /* the norm of the feed-forward part is called post_attention_norm  \
-                                                  */
-#define TN_ARCH_SUB_NORMS TN_ARCH_BIT(35)        /* attn_sub_norm and ffn_sub_norm, before the matrix after each */
+#define TN_ARCH_HYBRID TN_ARCH_BIT(29)         /* layers without heads of attention are possible */
+#define TN_ARCH_DIFFUSION TN_ARCH_BIT(32)      /* text diffusion: not causal, with logits of every token */
+#define TN_ARCH_EMBEDDING_NORM TN_ARCH_BIT(33) /* token_embd_norm */
+#define TN_ARCH_RENAMED_FFN_NORM                                                                                     \
+    TN_ARCH_BIT(34)                         /* the norm of the feed-forward part is called post_attention_norm       \
+                                             */
+#define TN_ARCH_SUB_NORMS TN_ARCH_BIT(35)   /* attn_sub_norm and ffn_sub_norm, before the matrix after each */
 #define TN_ARCH_ATTN_GATE TN_ARCH_BIT(36)   /* attn_gate: what attention gives is multiplied by σ(gate · input) */
 #define TN_ARCH_LAYER_SCALE TN_ARCH_BIT(37) /* layer_output_scale */
 /* q and k are normalised without weights; attn_q_norm has a factor for each head of q. */
 #define TN_ARCH_Q_GAIN TN_ARCH_BIT(38)
+#define TN_ARCH_BERT TN_ARCH_BIT(39)            /* norms after the sums instead of before each part; token types */
+#define TN_ARCH_ENC_OUTPUT_NORM TN_ARCH_BIT(40) /* the last norm is called enc.output_norm */
 
 /* How the weights of a Hugging Face class differ from those in GGUF. */
 typedef enum tn_arch_hf_trait {
@@ -107,6 +110,7 @@ typedef struct tn_arch {
     float rotated;    /* share of a head that RoPE rotates, where a configuration gives none; 0: all of it */
     /* Every period-th layer sees all positions, the others a window; 0: every layer has the window. */
     int window_period;
+    bool full_first;         /* … every period-th, beginning with the first; otherwise ending with the last */
     uint32_t default_window; /* of files that give none; 0: no window */
     bool one_ffn_key;        /* feed_forward_length is the size of an expert where there are experts */
     bool parallel_key;       /* the key use_parallel_residual says how attention and feed-forward are connected */

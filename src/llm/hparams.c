@@ -117,7 +117,7 @@ static void read_windows(const tn_gguf *file, const tn__arch *arch, tn__hparams 
     const int32_t period = get_int(file, "attention.sliding_window_pattern", arch->info.window_period);
     for (int32_t i = 0; i < h->n_layer && window > 0; i++) {
         tn__layer_hparams *l = &h->layers[i];
-        const bool windowed = period <= 0 || i % period < period - 1;
+        const bool windowed = period <= 0 || (arch->info.full_first ? i % period > 0 : i % period < period - 1);
         if (listed ? tn__flag_at(file, "attention.sliding_window_pattern", i, windowed) : windowed)
             l->window = window;
         if (l->window)
@@ -180,7 +180,8 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     h->rope = arch->rope;
     h->activation = arch->activation;
     h->squared_relu = arch->squared_relu;
-    h->causal = tn_gguf_get_bool(file, KEY("attention.causal"), !tn__arch_has(arch, TN_ARCH_DIFFUSION));
+    h->causal =
+        tn_gguf_get_bool(file, KEY("attention.causal"), !tn__arch_has(arch, TN_ARCH_DIFFUSION | TN_ARCH_ENCODER));
     h->n_token_types =
         get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
     /* GGUF numbers the kinds as the enum does. */

@@ -112,6 +112,7 @@ typedef struct tn__arch {
     tn_rope_mode rope;
     tn__residual residual;
     tn_op activation;         /* of the gate; with TN_ARCH_NO_GATE a unary op */
+    tn_op classifier;         /* activation of the classifier's first matrix; 0: tanh */
     bool squared_relu;        /* that is the activation */
     bool bare_embedding_norm; /* the embedding is normalised, without weights */
     bool rope_in_windows;     /* in a model with windows the other layers have no RoPE */

@@ -168,10 +168,23 @@ static tn_status check_feed_forward(const tn_model *m, int32_t i) {
     return gated && !l->ffn_gate && l->ffn_up->ne[1] == n_ff ? missing_weight(m, i, "ffn_gate") : TN_OK;
 }
 
+static tn_status check_model_norms(const tn_model *m) {
+    const tn__tensor_context context = context_of(m, -1);
+    for (size_t r = 0; r < tn__n_model_rows; r++) {
+        const tn__tensor_row *row = &tn__model_rows[r];
+        tn_tensor *tensor;
+        memcpy(&tensor, (const char *)&m->w + row->offset, sizeof tensor);
+        if (tensor || row->kind != TN_ARCH_NORM || row->present(&context) != true) continue;
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)(strlen(row->name) - strlen(".weight")), row->name);
+        return missing_weight(m, -1, name);
+    }
+    return TN_OK;
+}
+
 static tn_status check_complete(const tn_model *m) {
     if (!m->w.tok_embd) return missing_weight(m, -1, "token_embd");
-    if (!m->w.out_norm && !tn__arch_has(m->arch, TN_ARCH_BARE_NORMS) && !tn__arch_has(m->arch, TN_ARCH_ENCODER))
-        return missing_weight(m, -1, "output_norm");
+    TN_TRY(check_model_norms(m));
     for (int32_t i = 0; i < m->h.n_layer; i++) {
         TN_TRY(check_rows(m, i));
         TN_TRY(check_attention(m, i));

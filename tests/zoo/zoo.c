@@ -5,7 +5,8 @@
  * `pairs` (two interleaved sequences, the second one token behind). Prints the NMSE of the rows of the first batch
  * and of the single tokens, for the worst run of each mode, and exits with 1 if one is above $TENON_ZOO_BAR (1e-6).
  * $TENON_ZOO_DEVICE names the device. A model that is not causal (text diffusion) reads all tokens as a whole:
- * nothing is cut, and the two sequences hold the same tokens. */
+ * nothing is cut, and the two sequences hold the same tokens. Of an encoder the reference has the states of the
+ * tokens. */
 #include "tenon/llm.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ typedef struct zoo_case {
     int32_t n_tokens, n_vocab, first; /* rows computed in the first batch */
     tn_token *tokens;
     float *logits;
-    bool causal;
+    bool causal, states;
 } zoo_case;
 
 typedef struct zoo_error {
@@ -70,7 +71,8 @@ static tn_status decode_range(tn_session *s, const zoo_case *c, int32_t begin, i
     for (int32_t i = begin; i < end && pairs && !c->causal; i++)
         tokens[n] = c->tokens[i], seqs[n] = 1, rows[n] = i, outputs[n++] = true;
     TN_TRY(tn_session_decode(s, &(tn_batch){.n_tokens = n, .tokens = tokens, .seqs = seqs, .outputs = outputs}));
-    for (int32_t i = 0; i < n; i++) compare_row(c, rows[i], tn_session_logits(s, i), error);
+    for (int32_t i = 0; i < n; i++)
+        compare_row(c, rows[i], c->states ? tn_session_embedding(s, i) : tn_session_logits(s, i), error);
     return TN_OK;
 }
 
@@ -120,6 +122,9 @@ int main(int count, char **arguments) {
     p.devices[0] = device ? device : "cpu";
     if (device && strcmp(device, "cpu") != 0) p.devices[1] = "cpu";
     c.causal = tn_model_get_info(model).is_causal;
+    c.states = tn_model_get_info(model).is_encoder;
+    if (c.states) p.pooling = TN_POOLING_NONE;
+    if (!c.causal) c.first = c.n_tokens;
     if (tn_session_open(model, &p, &session) != TN_OK) return fail("session", path);
     int result = 0;
     for (int i = 3; i < (count > 3 ? count : 4); i++) {

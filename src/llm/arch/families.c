@@ -131,8 +131,3 @@ tn_status tn__read_logit_scale(const tn_gguf *file, tn__hparams *h) {
     h->logit_scale = tn_gguf_get_f32(file, tn__arch_key(file, "logit_scale"), 0);
     return TN_OK;
 }
-
-tn_status tn__read_bert(const tn_gguf *file, tn__hparams *h) {
-    h->causal = tn_gguf_get_bool(file, tn__arch_key(file, "attention.causal"), false);
-    return TN_OK;
-}

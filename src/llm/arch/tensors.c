@@ -21,11 +21,14 @@
 #define EITHER(condition) ((condition) ? USUAL : OPTIONAL) /* models may differ from their family */
 #define ATTENDS tn__layer_attends(l)
 #define MIXES tn__layer_mixes(l)
-#define PRE_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER) && !HAS(NO_PRE_NORMS))
+#define PRE_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(NO_PRE_NORMS))
+/* The norm of the embedding may serve as the first layer's. */
+#define FIRST_NORM                                                                                                   \
+    (!(PRE_NORM && MIXES) ? false : l == h->layers && HAS(EMBEDDING_NORM) && HAS(ENCODER) ? OPTIONAL : true)
 #define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !HAS(RENAMED_FFN_NORM) && !HAS(ATTN_NORM_2))
 #define NORM_OF_FFN (HAS_FFN_NORM && HAS(FFN_NORM_OR_PARALLEL) ? USUAL : HAS_FFN_NORM)
-#define EMBEDDING_NORM (HAS(ENCODER) || HAS(EMBEDDING_NORM))
-#define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(ENCODER))
+#define EMBEDDING_NORM (HAS(BERT) || HAS(EMBEDDING_NORM))
+#define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(BERT))
 #define ANY_QK_NORM (ATTENDS && (HAS(QK_NORM) || HAS(QK_NORM_WIDE) || HAS(QK_NORM_HEADS)))
 #define FUSED_QKV (ATTENDS && HAS(FUSED_QKV))
 #define SPLIT_QKV (ATTENDS && !HAS(FUSED_QKV))

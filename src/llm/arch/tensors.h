@@ -13,7 +13,7 @@
  * rows of their own. A part with a file in parts/ has its rows in its own header. */
 /* clang-format off */
 #define TN__COMMON_TENSORS(X)                                                                                   \
-    X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, PRE_NORM && MIXES)                                         \
+    X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, FIRST_NORM)                                                \
     X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && MIXES && HAS(NORM_BIAS))                       \
     X(attn_norm_2, "attn_norm_2.weight", D1(EMBD), NORM, EITHER(HAS(ATTN_NORM_2)))                              \
     X(attn_norm_2_b, "attn_norm_2.bias", D1(EMBD), BIAS, EITHER(HAS(ATTN_NORM_2) && HAS(NORM_BIAS)))            \
@@ -39,15 +39,15 @@
     X(attn_gate, "attn_gate.weight", D2(EMBD, ATTN_OUT), MATRIX, ATTENDS && HAS(ATTN_GATE))                     \
     X(attn_sub_norm, "attn_sub_norm.weight", D1(ATTN_OUT), NORM, ATTENDS && HAS(SUB_NORMS))                     \
     X(sinks, "attn_sinks.weight", D1(HEADS), BIAS, HAS(SINKS))                                                  \
-    X(attn_out_norm, "attn_output_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                   \
-    X(attn_out_norm_b, "attn_output_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))                 \
+    X(attn_out_norm, "attn_output_norm.weight", D1(EMBD), NORM, HAS(BERT))                                      \
+    X(attn_out_norm_b, "attn_output_norm.bias", D1(EMBD), BIAS, HAS(BERT) && HAS(NORM_BIAS))                    \
     X(attn_post_norm, "post_attention_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS) || HAS(RENAMED_FFN_NORM)) \
     X(ffn_norm, "ffn_norm.weight", D1(EMBD), NORM, NORM_OF_FFN)                                                 \
     X(ffn_norm_b, "ffn_norm.bias", D1(EMBD), BIAS, EITHER(HAS_FFN_NORM && HAS(NORM_BIAS)))                       \
     X(router, "ffn_gate_inp.weight", D2(EMBD, EXPERT), MATRIX, MOE)                                             \
     X(router_b, "ffn_gate_inp.bias", D1(EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                                 \
     X(router_bias, "exp_probs_b.bias", D1(EXPERT), BIAS, OPTIONAL)                                              \
-    X(gate_exps, "ffn_gate_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE)                              \
+    X(gate_exps, "ffn_gate_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(NO_GATE))             \
     X(up_exps, "ffn_up_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE)                                  \
     X(down_exps, "ffn_down_exps.weight", D3(FF_EXPERT, EMBD, EXPERT), MATRIX, MOE)                              \
     X(gate_exps_b, "ffn_gate_exps.bias", D2(FF_EXPERT, EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                  \
@@ -76,8 +76,8 @@
     X(ffn_sub_norm, "ffn_sub_norm.weight", D1(FF), NORM, FEEDS && HAS(SUB_NORMS))                               \
     X(layer_scale, "layer_output_scale.weight", D1(ONE), BIAS, HAS(LAYER_SCALE))                                \
     X(ffn_post_norm, "post_ffw_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS))                           \
-    X(layer_out_norm, "layer_output_norm.weight", D1(EMBD), NORM, HAS(ENCODER))                                 \
-    X(layer_out_norm_b, "layer_output_norm.bias", D1(EMBD), BIAS, HAS(ENCODER) && HAS(NORM_BIAS))               \
+    X(layer_out_norm, "layer_output_norm.weight", D1(EMBD), NORM, HAS(BERT))                                    \
+    X(layer_out_norm_b, "layer_output_norm.bias", D1(EMBD), BIAS, HAS(BERT) && HAS(NORM_BIAS))                  \
     X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)
 
 /* The rows of all parts. Every layer has those of its mixer and of the further parts of its architecture. */
@@ -93,11 +93,15 @@
     X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                                     \
     X(rope_long, "rope_factors_long.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                               \
     X(rope_short, "rope_factors_short.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                             \
-    X(out_norm, "output_norm.weight", D1(EMBD), NORM, FINAL_NORM)                                               \
+    X(out_norm, "output_norm.weight", D1(EMBD), NORM, FINAL_NORM && !HAS(ENC_OUTPUT_NORM))                      \
+    X(enc_out_norm, "enc.output_norm.weight", D1(EMBD), NORM, HAS(ENC_OUTPUT_NORM))                             \
     X(out_norm_b, "output_norm.bias", D1(EMBD), BIAS, FINAL_NORM && HAS(NORM_BIAS))                             \
     X(output, "output.weight", D2(EMBD, VOCAB), MATRIX, !HAS(ENCODER) ? EITHER(!HAS(TIED)) : false)                            \
     X(output_b, "output.bias", D1(VOCAB), BIAS, EITHER(HAS(OUTPUT_BIAS)))                                       \
     X(output_s, "output.scale", D1(ONE), BIAS, OPTIONAL)                                                        \
+    X(dense_2, "dense_2.weight", D2(EMBD, ANY), MATRIX, OPTIONAL)                                               \
+    X(dense_3, "dense_3.weight", D2(ANY, EMBD), MATRIX, OPTIONAL)                                               \
+    X(cls_norm, "cls.norm.weight", D1(EMBD), NORM, OPTIONAL)                                                    \
     X(cls, "cls.weight", D2(EMBD, EMBD), MATRIX, OPTIONAL)                                                      \
     X(cls_b, "cls.bias", D1(EMBD), BIAS, OPTIONAL)                                                              \
     X(cls_out, "cls.output.weight", D2(EMBD, ANY), MATRIX, OPTIONAL)                                            \

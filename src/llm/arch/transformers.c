@@ -282,20 +282,19 @@ const tn__arch tn__transformers[] = {
     /* Encoders for embeddings. */
     {
         .info = {.name = "bert",
-                 .traits = CLASSIC | TN_ARCH_ENCODER | TN_ARCH_POSITIONS | TN_ARCH_NO_ROPE,
+                 .traits = CLASSIC | TN_ARCH_ENCODER | TN_ARCH_BERT | TN_ARCH_POSITIONS | TN_ARCH_NO_ROPE,
                  .classes = {{"BertModel", 0}, {"BertForMaskedLM", 0}, {"BertForSequenceClassification", 0}}},
         .residual = TN__RESIDUAL_POST_NORM,
         .activation = TN_OP_GELU_ERF,
-        .read = tn__read_bert,
     },
     {
         .info = {.name = "nomic-bert",
-                 .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS | TN_ARCH_FUSED_QKV | TN_ARCH_ENCODER,
+                 .traits =
+                     TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS | TN_ARCH_FUSED_QKV | TN_ARCH_ENCODER | TN_ARCH_BERT,
                  .classes = {{"NomicBertModel", 0}}},
         .rope = TN_ROPE_NEOX,
         .residual = TN__RESIDUAL_POST_NORM,
         .activation = TN_OP_SWIGLU,
-        .read = tn__read_bert,
     },
     {.info = {.name = NULL}},
 };

@@ -31,8 +31,9 @@ tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     }
     if (l->attn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         in = tn__name_node(b, tn__build_norm(b, x, l->attn_norm, l->attn_norm_b), "attn_norm");
-    tn_tensor *attn_in =
-        l->attn_norm_2 ? tn__name_node(b, tn__build_norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2") : in;
+    tn_tensor *attn_in = l->attn_norm_2 && residual != TN__RESIDUAL_POST_NORM
+                             ? tn__name_node(b, tn__build_norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2")
+                             : in;
     tn_tensor *attn = tn__build_wanted(b, il, tn__build_mixer(b, il, attn_in), "attn_wanted");
     x = tn__build_wanted(b, il, x, "x_wanted");
     if (residual == TN__RESIDUAL_PARALLEL) in = tn__build_wanted(b, il, in, "attn_norm_wanted");
@@ -55,6 +56,10 @@ tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     case TN__RESIDUAL_POST_NORM: {
         tn_tensor *mid =
             tn__build_norm(b, tn__name_node(b, tn_add(a, attn, x), "attn_sum"), l->attn_out_norm, l->attn_out_norm_b);
+        if (l->attn_norm_2) { /* the input is added a second time */
+            mid = tn__name_node(b, tn_add(a, tn__name_node(b, mid, "attn_norm_1"), x), "attn_sum_2");
+            mid = tn__build_norm(b, mid, l->attn_norm_2, l->attn_norm_2_b);
+        }
         tn_tensor *sum = tn_add(a, tn__build_feed_forward(b, il, tn__name_node(b, mid, "attn_norm")), mid);
         return tn__build_norm(b, tn__name_node(b, sum, "ffn_sum"), l->layer_out_norm, l->layer_out_norm_b);
     }
@@ -86,10 +91,20 @@ static tn_tensor *build_head(const tn__builder *b, tn_tensor *x) {
     return y;
 }
 
+/* The matrices that some models apply to the pooled state: they may as well precede the mean, being linear. */
+static tn_tensor *build_embedding_head(const tn__builder *b, tn_tensor *x) {
+    const tn__weights *w = &b->m->w;
+    if (!w->dense_2 || !w->dense_3 || b->plan->params.pooling == TN_POOLING_NONE) return x;
+    x = tn__build_linear(b, w->dense_2, NULL, NULL, x, "dense_2");
+    return tn__build_linear(b, w->dense_3, NULL, NULL, x, "dense_3");
+}
+
 /* Scores from the pooled state. */
 static tn_tensor *build_classifier(const tn__builder *b, tn_tensor *x) {
     const tn__weights *w = &b->m->w;
-    if (w->cls) x = tn_tanh(b->a, tn__build_linear(b, w->cls, NULL, w->cls_b, x, "classifier"));
+    const tn_op activation = b->arch->classifier ? b->arch->classifier : TN_OP_TANH;
+    if (w->cls) x = tn_unary(b->a, activation, tn__build_linear(b, w->cls, NULL, w->cls_b, x, "classifier"));
+    if (w->cls_norm) x = tn__build_norm(b, x, w->cls_norm, NULL);
     return tn__build_linear(b, w->cls_out, NULL, w->cls_out_b, x, "scores");
 }
 
@@ -114,6 +129,7 @@ static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
     if (w->out_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         x = tn__name_node(b, tn__build_norm(b, x, w->out_norm, w->out_norm_b), "output_norm");
     if (kind == TN__GRAPH_LOGITS || argmax) x = build_head(b, x);
+    if (kind == TN__GRAPH_HIDDEN) x = build_embedding_head(b, x);
     if (kind == TN__GRAPH_RANK) x = build_classifier(b, x);
     if (argmax) {
         b->set->sums = tn_name(b->a, tn_output(tn_sum_rows(b->a, x)), "sums");

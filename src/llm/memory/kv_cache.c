@@ -15,7 +15,7 @@ tn__layer_memory tn__layer_memory_of(const tn__hparams *h, int32_t il) {
         m.head_v = l->head_v;
         m.k = l->n_head_kv * l->head_k;
         m.v = l->n_head_kv * l->head_v;
-        m.window = l->window;
+        m.window = h->causal ? l->window : 0; /* a window to both sides needs all cells of its sequence */
     }
     if (l->mixer && l->mixer->memory) l->mixer->memory(h, il, &m);
     return m;

@@ -31,7 +31,7 @@ static tn_status tiny_layout(const tiny_options *o, struct layout *l) {
     l->experts_used = tiny_or(o->experts_used, l->experts > 1 ? 2 : l->experts);
     l->expert_ffn = l->experts ? l->ffn : 0;
     l->shared_ffn = l->traits & TN_ARCH_SHARED_EXPERT ? l->ffn : 0;
-    l->token_types = l->traits & TN_ARCH_ENCODER ? 2 : 0;
+    l->token_types = l->traits & TN_ARCH_BERT ? 2 : 0;
     layout_use_constants(l, arch);
     return layout_check(l);
 }

@@ -69,7 +69,7 @@ static tn_status synth_layout(const tn_arch *arch, const char *shape, struct lay
     if (l->experts && !l->experts_used) l->experts_used = 2;
     if (l->experts && !l->expert_ffn) l->expert_ffn = l->ffn;
     if (l->traits & TN_ARCH_SHARED_EXPERT) l->shared_ffn = l->ffn;
-    if (l->traits & TN_ARCH_ENCODER) l->token_types = 2;
+    if (l->traits & TN_ARCH_BERT) l->token_types = 2;
     if (l->traits & (TN_ARCH_POSITIONS | TN_ARCH_ENCODER) && !named && l->context > 65536) l->context = 65536;
     const tn_arch_constants *typical = &arch->typical;
     if (!l->window) l->window = typical->window;

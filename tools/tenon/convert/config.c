@@ -168,9 +168,9 @@ static tn_status config_read_rope(struct hf_model *m) {
     json_t *full = json_object_get(rope, "full_attention"), *local = json_object_get(rope, "sliding_attention");
     if (local) l->rope_base_local = (float)config_number(local, "rope_theta", 10000);
     if (full) rope = full;
-    l->rope_base =
-        (float)config_number(rope, "rope_theta", config_number(m->config, "rope_theta rotary_emb_base", 10000));
-    if (!local) l->rope_base_local = (float)config_number(m->config, "rope_local_base_freq", 0);
+    l->rope_base = (float)config_number(
+        rope, "rope_theta", config_number(m->config, "global_rope_theta rope_theta rotary_emb_base", 10000));
+    if (!local) l->rope_base_local = (float)config_number(m->config, "local_rope_theta rope_local_base_freq", 0);
     double share = config_number(rope, "partial_rotary_factor",
                                  config_number(m->config, "partial_rotary_factor rotary_pct rope_pct",
                                                l->arch->rotated > 0 ? l->arch->rotated : 1));
@@ -340,7 +340,7 @@ static tn_status config_read_window(struct hf_model *m) {
     const uint32_t period = (uint32_t)l->arch->window_period;
     json_t *types = json_object_get(m->config, "layer_types");
     bool on = config_truth(m->config, "use_sliding_window", true);
-    l->window = on ? config_whole(m->config, "sliding_window", 0) : 0;
+    l->window = on ? config_whole(m->config, "local_attention sliding_window", 0) : 0;
     if (!l->window || (json_array_size(types) != l->layers && !m->lists_windows)) return TN_OK;
     uint32_t sliding = 0, unusual = 0;
     m->window_layers = tn_calloc(l->layers, sizeof *m->window_layers);
@@ -349,7 +349,8 @@ static tn_status config_read_window(struct hf_model *m) {
         const char *type = json_string_value(json_array_get(types, i));
         m->window_layers[i] = type ? strcmp(type, "sliding_attention") == 0 : !types;
         sliding += m->window_layers[i];
-        unusual += m->window_layers[i] != (period == 0 || i % period < period - 1);
+        unusual +=
+            m->window_layers[i] != (period == 0 || (l->arch->full_first ? i % period > 0 : i % period < period - 1));
     }
     if (sliding == 0) l->window = 0;
     if (unusual == 0 && !m->lists_windows) {
@@ -362,7 +363,7 @@ static tn_status config_read_window(struct hf_model *m) {
 static tn_status config_read_family(struct hf_model *m) {
     struct layout *l = &m->layout;
     const json_t *c = m->config;
-    if (l->traits & TN_ARCH_ENCODER) l->token_types = config_whole(c, "type_vocab_size", 2);
+    if (l->traits & TN_ARCH_BERT) l->token_types = config_whole(c, "type_vocab_size", 2);
     TN_TRY(config_read_experts(m));
     const struct config_family *family = find_family(l->arch->name);
     return family && family->read ? family->read(m) : TN_OK;

@@ -52,6 +52,19 @@ static tn_status config_read_exaone4(struct hf_model *m) {
     return TN_OK;
 }
 
+/* Configurations of older versions give a period and two bases instead of lists. */
+static tn_status config_read_modern_bert(struct hf_model *m) {
+    m->activation = json_string_value(config_first_of(m->config, "hidden_activation hidden_act"));
+    m->lists_windows = json_array_size(json_object_get(m->config, "layer_types")) > 0;
+    const uint32_t period = config_whole(m->config, "global_attn_every_n_layers", 3);
+    if (!m->lists_windows && period != (uint32_t)m->layout.arch->window_period)
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: global_attn_every_n_layers without layer_types must be %d",
+                       m->folder, m->layout.arch->window_period);
+    if (config_truth(m->config, "attention_bias mlp_bias norm_bias", false))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: ModernBERT with biases is not converted", m->folder);
+    return TN_OK;
+}
+
 /* A file without the list has no windows: other programs leave them out. */
 static tn_status config_read_phi3(struct hf_model *m) {
     m->lists_windows = true;
@@ -72,6 +85,7 @@ const struct config_family dense_config_families[] = {
     {"cohere2", config_read_cohere2, NULL},
     {"ernie4_5", config_refuse_biases, NULL},
     {"exaone4", config_read_exaone4, NULL},
+    {"modern-bert", config_read_modern_bert, NULL},
     {"olmo2", config_refuse_biases, NULL},
     {"phi3", config_read_phi3, NULL},
     {0},

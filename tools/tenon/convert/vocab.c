@@ -454,6 +454,11 @@ static tn_status set_special_tokens(struct hf_vocab *v) {
     }
     TN_TRY(set_more_ends(v));
     bool encoder = v->model->layout.traits & TN_ARCH_ENCODER;
+    /* The tokens around a text are the first and the last one, by whatever name. */
+    if (encoder && role_id(v, "bos_token") < 0 && role_id(v, "cls_token") >= 0)
+        TN_TRY(tn_gguf_writer_set_u32(v->writer, "tokenizer.ggml.bos_token_id", (uint32_t)role_id(v, "cls_token")));
+    if (encoder && role_id(v, "eos_token") < 0 && role_id(v, "sep_token") >= 0)
+        TN_TRY(tn_gguf_writer_set_u32(v->writer, "tokenizer.ggml.eos_token_id", (uint32_t)role_id(v, "sep_token")));
     TN_TRY(set_adds_token(v, "add_bos_token", "tokenizer.ggml.add_bos_token",
                           role_id(v, encoder ? "cls_token" : "bos_token"), false));
     return set_adds_token(v, "add_eos_token", "tokenizer.ggml.add_eos_token",

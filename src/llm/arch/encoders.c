@@ -1,0 +1,71 @@
+/* Encoders for embeddings and ranking, besides BERT and Nomic's. */
+#include "llm/arch/families.h"
+
+#define KEY(name) tn__arch_key(file, name)
+
+/* Experts in every n-th layer, beginning with the second. */
+static tn_status read_nomic_bert_moe(const tn_gguf *file, tn__hparams *h) {
+    const int32_t every = tn_gguf_get_i32(file, KEY("moe_every_n_layers"), 0);
+    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].moe = every > 0 && i % every == 1 % every;
+    return TN_OK;
+}
+
+static tn_status read_jina_v2(const tn_gguf *file, tn__hparams *h) {
+    h->max_alibi = tn_gguf_get_f32(file, KEY("attention.max_alibi_bias"), 8);
+    return TN_OK;
+}
+
+static void name_last_norm(const tn__hparams *h, tn__weights *w) {
+    (void)h;
+    if (!w->out_norm) w->out_norm = w->enc_out_norm;
+}
+
+#define CLASSIC                                                                                                      \
+    (TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS | TN_ARCH_NO_GATE | TN_ARCH_FFN_BIAS | TN_ARCH_OUT_BIAS |                \
+     TN_ARCH_QKV_BIAS)
+
+static const tn_arch_key nomic_moe_keys[] = {{"moe_every_n_layers", TN_ARCH_COUNT, 2, NULL}, {0}};
+
+const tn__arch tn__encoder_families[] = {
+    /* BERT with RoPE, and experts in some layers. */
+    {
+        .info = {.name = "nomic-bert-moe",
+                 .traits = CLASSIC | TN_ARCH_FUSED_QKV | TN_ARCH_ENCODER | TN_ARCH_BERT | TN_ARCH_EXPERTS,
+                 .one_ffn_key = true,
+                 .keys = nomic_moe_keys},
+        .rope = TN_ROPE_NEOX,
+        .residual = TN__RESIDUAL_POST_NORM,
+        .activation = TN_OP_GELU_ERF,
+        .either_ffn = true,
+        .read = read_nomic_bert_moe,
+    },
+    /* BERT with ALiBi and gates. */
+    {
+        .info = {.name = "jina-bert-v2",
+                 .traits = (CLASSIC & ~TN_ARCH_NO_GATE) | TN_ARCH_ENCODER | TN_ARCH_BERT | TN_ARCH_NO_ROPE,
+                 .typical = {.alibi = 8}},
+        .residual = TN__RESIDUAL_POST_NORM,
+        .activation = TN_OP_GEGLU_ERF,
+        .read = read_jina_v2,
+    },
+    /* BERT with RoPE. */
+    {
+        .info = {.name = "jina-bert-v3", .traits = CLASSIC | TN_ARCH_FUSED_QKV | TN_ARCH_ENCODER | TN_ARCH_BERT},
+        .rope = TN_ROPE_NEOX,
+        .residual = TN__RESIDUAL_POST_NORM,
+        .activation = TN_OP_GELU_ERF,
+    },
+    {
+        .info = {.name = "neo-bert",
+                 .traits = TN_ARCH_ENCODER | TN_ARCH_FUSED_QKV | TN_ARCH_FUSED_UP | TN_ARCH_ENC_OUTPUT_NORM},
+        .rope = TN_ROPE_NORMAL,
+        .activation = TN_OP_SWIGLU,
+        .adjust = name_last_norm,
+    },
+    {
+        .info = {.name = "eurobert", .traits = TN_ARCH_ENCODER, .classes = {{"EuroBertModel", 0}}},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_SWIGLU,
+    },
+    {.info = {.name = NULL}},
+};
