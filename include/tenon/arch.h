@@ -57,6 +57,16 @@ extern "C" {
 #define TN_ARCH_Q_GAIN TN_ARCH_BIT(38)
 #define TN_ARCH_BERT TN_ARCH_BIT(39)            /* norms after the sums instead of before each part; token types */
 #define TN_ARCH_ENC_OUTPUT_NORM TN_ARCH_BIT(40) /* the last norm is called enc.output_norm */
+#define TN_ARCH_GATED_Q                                                                                              \
+    TN_ARCH_BIT(47) /* attn_q holds a gate for every query, which multiplies attention's result                      \
+                     */
+#define TN_ARCH_NORMED_DT TN_ARCH_BIT(41)         /* Mamba with norms of dt, B and C */
+#define TN_ARCH_FUSED_BETA TN_ARCH_BIT(42)        /* ssm_ba holds beta and alpha of a gated delta network */
+#define TN_ARCH_RENAMED_LAST_NORM TN_ARCH_BIT(43) /* the norm before the output is called token_embd_norm */
+#define TN_ARCH_WIDE_KDA TN_ARCH_BIT(44)          /* gates of Kimi delta attention are one matrix each, not two */
+#define TN_ARCH_HEAD_GATE TN_ARCH_BIT(45)         /* attn_gate has one row per head */
+#define TN_ARCH_GATED_LATENT                                                                                         \
+    TN_ARCH_BIT(46) /* latent attention with attn_gate: its result is multiplied by σ(gate) */
 
 /* How the weights of a Hugging Face class differ from those in GGUF. */
 typedef enum tn_arch_hf_trait {
@@ -112,6 +122,7 @@ typedef struct tn_arch {
     int window_period;
     bool full_first;         /* … every period-th, beginning with the first; otherwise ending with the last */
     uint32_t default_window; /* of files that give none; 0: no window */
+    int fewest_layers;       /* of a synthetic model that has every kind of layer; 0: 1 */
     bool one_ffn_key;        /* feed_forward_length is the size of an expert where there are experts */
     bool parallel_key;       /* the key use_parallel_residual says how attention and feed-forward are connected */
     bool output_q8_0;        /* every quantization mix keeps the output matrix in q8_0 */
@@ -136,7 +147,9 @@ typedef enum tn_arch_tensor_kind {
     TN_ARCH_NORM,      /* weights of a norm */
     TN_ARCH_BIAS,      /* added */
     TN_ARCH_EMBEDDING, /* rows are looked up */
-    TN_ARCH_FACTORS    /* of RoPE frequencies */
+    TN_ARCH_FACTORS,   /* of RoPE frequencies */
+    TN_ARCH_CONV,      /* of a convolution over time */
+    TN_ARCH_DECAY      /* of a recurrent state: negative */
 } tn_arch_tensor_kind;
 
 typedef enum tn_arch_need {

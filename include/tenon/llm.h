@@ -60,6 +60,8 @@ typedef struct tn_model_info {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff, n_expert, n_expert_used, n_window;
     bool is_encoder;           /* embeddings only, not causal */
     bool is_causal;            /* false: a sequence is decoded as a whole, and nothing of it is kept */
+    /* Layers with recurrent state: positions cannot be shifted, and a sequence is removed or copied as a whole only. */
+    bool is_recurrent;
     tn_pooling pooling;        /* TN_POOLING_MODEL: the file says nothing */
     int32_t n_labels;          /* scores of the classifier; 0: none */
     const char *chat_template; /* NULL if the model has none */

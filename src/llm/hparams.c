@@ -180,6 +180,13 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     h->rope = arch->rope;
     h->activation = arch->activation;
     h->squared_relu = arch->squared_relu;
+    h->ssm.width = get_int(file, "ssm.conv_kernel", 0);
+    h->ssm.inner = get_int(file, "ssm.inner_size", 0);
+    h->ssm.state = get_int(file, "ssm.state_size", 0);
+    h->ssm.heads = get_int(file, "ssm.time_step_rank", 0);
+    h->ssm.groups = get_int(file, "ssm.group_count", 0);
+    h->ssm.bare_norms = tn_gguf_get_bool(file, KEY("ssm.dt_b_c_rms"), false);
+    h->short_conv = get_int(file, "shortconv.l_cache", 0);
     h->causal =
         tn_gguf_get_bool(file, KEY("attention.causal"), !tn__arch_has(arch, TN_ARCH_DIFFUSION | TN_ARCH_ENCODER));
     h->n_token_types =

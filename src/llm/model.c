@@ -1,5 +1,5 @@
 /* Opening a model: metadata, architecture, tensors, tokenizer. */
-#include "llm/model_internal.h"
+#include "llm/memory/kv_cache.h"
 
 #include <string.h>
 
@@ -98,6 +98,10 @@ tn_model_info tn_model_get_info(const tn_model *m) {
         if (h->layers[i].window > info.n_window) info.n_window = h->layers[i].window;
     info.is_encoder = !h->causal && !tn__arch_has(m->arch, TN_ARCH_DIFFUSION);
     info.is_causal = h->causal;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const tn__layer_memory memory = tn__layer_memory_of(h, i);
+        info.is_recurrent = info.is_recurrent || memory.state[0] || memory.state[1];
+    }
     info.pooling = h->pooling;
     if (m->w.cls_out) info.n_labels = (int32_t)m->w.cls_out->ne[1];
     return info;

@@ -27,7 +27,10 @@ typedef struct tn__layer_hparams {
     int32_t n_head, n_head_kv, n_ff;
     int32_t head_k, head_v; /* elements of a head */
     int32_t n_rot;          /* elements of a head that RoPE rotates */
-    bool moe;               /* a mixture of experts instead of a dense feed-forward part */
+    int32_t rope_offset;    /* elements of a key before the rotated ones */
+    /* Latent attention: elements of the row that keys and values are made from; elements of a head of them. */
+    int32_t kv_rank, latent_k, latent_v;
+    bool moe; /* a mixture of experts instead of a dense feed-forward part */
     /* What mixes tokens in this layer; NULL: attention (parts/attention.c). */
     const struct tn__mixer *mixer;
     int32_t window; /* positions that attention sees; 0: all */
@@ -60,6 +63,16 @@ typedef struct tn__hparams {
     bool norm_expert_weights;
     float expert_scale;
     int32_t n_token_types;
+    /* Recurrent layers. Heads: the rank of the time steps in Mamba, else heads of values; inner: all of them
+     * together; groups: heads of keys; state: the size of one. */
+    struct {
+        int32_t width, inner, state, heads, groups;
+        bool bare_norms; /* of dt, B and C, without weights */
+    } ssm;
+    int32_t short_conv; /* width of short convolutions */
+    int32_t q_rank;     /* of latent attention: elements of the row that queries are made from; 0: the state itself */
+    float kda_lower_bound; /* of Kimi delta attention: the strongest decay; 0: none */
+    float yarn_log_mul;    /* of latent attention: multiplies the logarithm of the scaling factor */
     bool causal;
     bool parallel; /* with TN__RESIDUAL_PARALLEL_NORM: false makes it TN__RESIDUAL_SERIAL */
     tn_pooling pooling;
@@ -68,9 +81,19 @@ typedef struct tn__hparams {
 /* What mixes the tokens of a layer, where that is not attention alone. */
 struct tn__builder;
 struct tn__layer_memory;
+enum {
+    TN__MIXES_MAMBA = 1 << 0,
+    TN__MIXES_MAMBA2 = 1 << 1,
+    TN__MIXES_SHORT_CONV = 1 << 2,
+    TN__MIXES_DELTA_NET = 1 << 3,
+    TN__MIXES_LATENT = 1 << 4,
+    TN__MIXES_EXPANDED_LATENT = 1 << 5,
+    TN__MIXES_KDA = 1 << 6
+};
 typedef struct tn__mixer {
     const char *name;
-    bool attends; /* it also has the tensors and the cells of attention */
+    uint32_t kinds; /* TN__MIXES_…: which tensors it has */
+    bool attends;   /* it also has the tensors and the cells of attention */
     /* Adds what a layer needs of sequence memory; NULL: nothing beyond the cells of attention. */
     void (*memory)(const tn__hparams *h, int32_t il, struct tn__layer_memory *memory);
     /* From the normalised input of the layer to what is added to the residual. */
@@ -117,8 +140,10 @@ typedef struct tn__arch {
     bool bare_embedding_norm; /* the embedding is normalised, without weights */
     bool rope_in_windows;     /* in a model with windows the other layers have no RoPE */
     bool norm_qk_after_rope;
-    bool either_ffn; /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
-    bool ffn_scales; /* scales of feed-forward matrices are applied where a file has them */
+    bool either_ffn;     /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
+    bool positive_decay; /* ssm_a of Kimi delta attention is positive */
+    bool tiled_heads;    /* of linear attention: value head h reads key head h % (heads of keys) */
+    bool ffn_scales;     /* scales of feed-forward matrices are applied where a file has them */
     /* Tensors of some files that graphs of this family do not use, separated by spaces, as in "attn_q.bias
      * output.bias": in a layer without "blk.N.". NULL: none. */
     const char *unused;

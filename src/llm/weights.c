@@ -1,6 +1,8 @@
 /* Weights: matches every tensor of the file with a row of the tensor table and checks its shape. */
 #include "llm/model_internal.h"
 
+#include "base/checked.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +21,7 @@ static tn_status check_weight_shape(const tn_model *m, const tn_gguf_tensor *inf
     int64_t ne[4] = {1, 1, 1, 1};
     row->dims(&context, ne);
     for (int i = 0; i < 4; i++) {
-        if (ne[i] == TN__ANY || info->ne[i] == ne[i]) continue;
+        if (ne[i] == TN__ANY || info->ne[i] == TN__MAX(ne[i], 1)) continue;
         char text[128];
         size_t used = 0;
         for (int d = 0; d < row->n_dims; d++)
@@ -48,7 +50,8 @@ static bool is_ignored(const char *name) {
     static const char *const endings[] = {".input_scale", ".attn_rot_embd", ".rotary_emb.inv_freq",
                                           ".attn.masked_bias"};
     size_t length = strlen(name);
-    if (strncmp(name, "cls.", 4) == 0) return true; /* classifier heads other than the one in the table */
+    if (strncmp(name, "cls.", 4) == 0) return true;   /* classifier heads other than the one in the table */
+    if (strncmp(name, "dense_", 6) == 0) return true; /* projections of pooled embeddings */
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t n = strlen(endings[i]);
         if (length >= n && strcmp(name + length - n, endings[i]) == 0) return true;
@@ -99,10 +102,15 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
     return TN_OK;
 }
 
-static tn_status missing_weight(const tn_model *m, int32_t layer, const char *name) {
+static tn_status missing_tensor(const tn_model *m, int32_t layer, const char *name) {
     char prefix[32] = "";
     if (layer >= 0) snprintf(prefix, sizeof prefix, "blk.%d.", layer);
-    return tn_fail(TN_E_FORMAT, "%s: tensor '%s%s.weight' is missing", tn_gguf_path(m->file), prefix, name);
+    return tn_fail(TN_E_FORMAT, "%s: tensor '%s%s' is missing", tn_gguf_path(m->file), prefix, name);
+}
+static tn_status missing_weight(const tn_model *m, int32_t layer, const char *name) {
+    char whole[64];
+    snprintf(whole, sizeof whole, "%.50s.weight", name);
+    return missing_tensor(m, layer, whole);
 }
 
 /* Tensors of attention besides norms that are checked by their rows. */
@@ -117,15 +125,12 @@ static tn_status check_rows(const tn_model *m, int32_t i) {
     const tn__layer *l = &m->w.layers[i];
     for (size_t r = 0; r < tn__n_layer_rows; r++) {
         const tn__tensor_row *row = &tn__layer_rows[r];
-        const size_t stem = strlen(row->name) - strlen(".weight");
         tn_tensor *tensor;
         memcpy(&tensor, (const char *)l + row->offset, sizeof tensor);
         if (tensor || row->present(&context) != true) continue;
         const bool variants = r < tn__n_common_layer_rows && row->kind != TN_ARCH_NORM;
         if (variants && !has_no_variants(row)) continue; /* see check_attention and check_feed_forward */
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)stem, row->name);
-        return missing_weight(m, i, name);
+        return missing_tensor(m, i, row->name);
     }
     return TN_OK;
 }
@@ -175,9 +180,7 @@ static tn_status check_model_norms(const tn_model *m) {
         tn_tensor *tensor;
         memcpy(&tensor, (const char *)&m->w + row->offset, sizeof tensor);
         if (tensor || row->kind != TN_ARCH_NORM || row->present(&context) != true) continue;
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)(strlen(row->name) - strlen(".weight")), row->name);
-        return missing_weight(m, -1, name);
+        return missing_tensor(m, -1, row->name);
     }
     return TN_OK;
 }
@@ -193,6 +196,17 @@ static tn_status check_complete(const tn_model *m) {
     return TN_OK;
 }
 
+/* Norms whose name means something else in most families. */
+static void rename_norms(tn_model *m) {
+    for (int32_t i = 0; tn__arch_has(m->arch, TN_ARCH_RENAMED_FFN_NORM) && i < m->h.n_layer; i++) {
+        m->w.layers[i].ffn_norm = m->w.layers[i].attn_post_norm;
+        m->w.layers[i].attn_post_norm = NULL;
+    }
+    if (!tn__arch_has(m->arch, TN_ARCH_RENAMED_LAST_NORM)) return;
+    m->w.out_norm = m->w.tok_norm;
+    m->w.tok_norm = NULL;
+}
+
 tn_status tn__weights_find(tn_model *m) {
     m->n_all = (size_t)tn_gguf_tensor_count(m->file);
     m->all = tn_calloc(m->n_all, sizeof *m->all);
@@ -206,6 +220,7 @@ tn_status tn__weights_find(tn_model *m) {
             .ne = {m->all[i].info->ne[0], m->all[i].info->ne[1], m->all[i].info->ne[2], m->all[i].info->ne[3]}});
     }
     TN_TRY(check_complete(m));
+    rename_norms(m);
     if (m->arch->adjust) m->arch->adjust(&m->h, &m->w);
     return TN_OK;
 }

@@ -427,7 +427,6 @@ const tn__arch tn__dense_families[] = {
                  .classes = {{"SeedOssForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
-        .adjust = tn__adjust_ffn_norm,
     },
     /* Norms without weights, and the embedding added after every layer. */
     {

@@ -119,14 +119,6 @@ tn_status tn__read_gpt_oss(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-/* With TN_ARCH_RENAMED_FFN_NORM: the norm that these files call "post attention" is that of the feed-forward part. */
-void tn__adjust_ffn_norm(const tn__hparams *h, tn__weights *w) {
-    for (int32_t i = 0; i < h->n_layer; i++) {
-        w->layers[i].ffn_norm = w->layers[i].attn_post_norm;
-        w->layers[i].attn_post_norm = NULL;
-    }
-}
-
 tn_status tn__read_logit_scale(const tn_gguf *file, tn__hparams *h) {
     h->logit_scale = tn_gguf_get_f32(file, tn__arch_key(file, "logit_scale"), 0);
     return TN_OK;

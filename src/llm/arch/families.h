@@ -6,7 +6,8 @@
 
 /* Lists of architectures, ended by a row without a name. A file of this folder holds one list with the functions that
  * only its rows use. */
-extern const tn__arch tn__transformers[], tn__dense_families[], tn__encoder_families[];
+extern const tn__arch tn__transformers[], tn__dense_families[], tn__encoder_families[], tn__hybrids[],
+    tn__latent_families[];
 
 /* For tn__arch.read. */
 tn_status tn__read_logit_scale(const tn_gguf *file, tn__hparams *h);
@@ -24,6 +25,5 @@ tn_status tn__read_listed_windows(const tn_gguf *file, tn__hparams *h);
 tn_status tn__read_olmo2(const tn_gguf *file, tn__hparams *h);
 /* For tn__arch.adjust. */
 void tn__adjust_mpt(const tn__hparams *h, tn__weights *w);
-void tn__adjust_ffn_norm(const tn__hparams *h, tn__weights *w);
 
 #endif

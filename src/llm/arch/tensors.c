@@ -1,6 +1,7 @@
 /* Which tensors a model has, and how large they are. */
 #include "llm/arch/tensors.h"
 
+#include "base/checked.h"
 #include "llm/model_internal.h"
 
 #include <inttypes.h>
@@ -20,18 +21,21 @@
 #define USUAL TN__USUAL
 #define EITHER(condition) ((condition) ? USUAL : OPTIONAL) /* models may differ from their family */
 #define ATTENDS tn__layer_attends(l)
-#define MIXES tn__layer_mixes(l)
+#define HAS_MIXER tn__layer_mixes(l)
+#define HAS_GATE ((ATTENDS && HAS(ATTN_GATE)) || MIXES(DELTA_NET) || (LATENT && HAS(GATED_LATENT)) ? true : OPTIONAL)
 #define PRE_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(NO_PRE_NORMS))
 /* The norm of the embedding may serve as the first layer's. */
 #define FIRST_NORM                                                                                                   \
-    (!(PRE_NORM && MIXES) ? false : l == h->layers && HAS(EMBEDDING_NORM) && HAS(ENCODER) ? OPTIONAL : true)
+    (!(PRE_NORM && HAS_MIXER) ? false : l == h->layers && HAS(EMBEDDING_NORM) && HAS(ENCODER) ? OPTIONAL : true)
 #define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !HAS(RENAMED_FFN_NORM) && !HAS(ATTN_NORM_2))
 #define NORM_OF_FFN (HAS_FFN_NORM && HAS(FFN_NORM_OR_PARALLEL) ? USUAL : HAS_FFN_NORM)
-#define EMBEDDING_NORM (HAS(BERT) || HAS(EMBEDDING_NORM))
-#define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(BERT))
+#define EMBEDDING_NORM (HAS(BERT) || HAS(EMBEDDING_NORM) || HAS(RENAMED_LAST_NORM))
+#define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(RENAMED_LAST_NORM))
 #define ANY_QK_NORM (ATTENDS && (HAS(QK_NORM) || HAS(QK_NORM_WIDE) || HAS(QK_NORM_HEADS)))
-#define FUSED_QKV (ATTENDS && HAS(FUSED_QKV))
-#define SPLIT_QKV (ATTENDS && !HAS(FUSED_QKV))
+#define FUSED_QKV ((ATTENDS && HAS(FUSED_QKV)) || MIXES(DELTA_NET))
+#define SPLIT_QKV ((ATTENDS && !HAS(FUSED_QKV)) || MIXES(KDA))
+#define OWN_Q (SPLIT_QKV || (LATENT && h->q_rank == 0))
+#define OWN_OUTPUT (ATTENDS || LATENT || MIXES(KDA) || l->mixer == &tn__linear_mixer)
 #define OWN_GATE (!HAS(NO_GATE) && !HAS(FUSED_UP))
 #define FEEDS tn__layer_feeds(l)
 #define MOE l->moe
@@ -51,8 +55,9 @@
 #define Q ((int64_t)l->n_head * l->head_k) /* all heads of q, k, v together */
 #define K ((int64_t)l->n_head_kv * l->head_k)
 #define V ((int64_t)l->n_head_kv * l->head_v)
-#define QKV (Q + K + V)
-#define ATTN_OUT ((int64_t)l->n_head * l->head_v)
+#define QKV (MIXES(DELTA_NET) ? SSM_CHANNELS : Q + K + V)
+#define WQ (MIXES(LATENT) ? LATENT_Q : HAS(GATED_Q) ? 2 * Q : Q) /* maybe with a gate for every query */
+#define ATTN_OUT ((int64_t)l->n_head * (LATENT ? l->latent_v : l->head_v))
 #define Q_NORM LOOSE(HAS(Q_GAIN) ? 1 : HAS(QK_NORM_WIDE) ? Q : l->head_k) /* a head, or all heads */
 #define K_NORM LOOSE(HAS(QK_NORM_WIDE) ? K : l->head_k)
 #define Q_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) || HAS(Q_GAIN) ? HEADS : 0) /* 0: the tensor has one dimension less */
@@ -63,6 +68,43 @@
 #define EXPERT h->n_expert
 #define FF_EXPERT h->n_ff_expert
 #define FF_SHARED GIVEN(h->n_ff_shared)
+
+/* Of latent attention (parts/latent.h). */
+#define LATENT (MIXES(LATENT) || MIXES(EXPANDED_LATENT))
+#define Q_RANK h->q_rank
+#define KV_RANK l->kv_rank
+#define ROTATED l->n_rot
+#define LATENT_HEADS l->n_head
+#define LATENT_Q ((int64_t)l->n_head * l->latent_k)
+#define LATENT_NOPE (l->latent_k - l->n_rot)
+#define LATENT_V l->latent_v
+#define LATENT_KV ((int64_t)l->n_head * (LATENT_NOPE + l->latent_v))
+
+/* Of recurrent mixers (parts/recurrent.h). */
+#define MIXES(kind) (l->mixer && (l->mixer->kinds & TN__MIXES_##kind) != 0)
+#define STATE_SPACE (MIXES(MAMBA) || MIXES(MAMBA2))
+#define NORMED_DT (MIXES(MAMBA) ? (HAS(NORMED_DT) ? true : OPTIONAL) : false)
+#define SSM_NORMED (MIXES(MAMBA2) ? EITHER(true) : MIXES(DELTA_NET) || MIXES(KDA))
+#define SSM_WIDTH h->ssm.width
+#define SSM_INNER ((int64_t)h->ssm.inner)
+#define SSM_STATE ((int64_t)h->ssm.state)
+#define SSM_HEADS ((int64_t)(MIXES(KDA) ? l->n_head : h->ssm.heads))
+#define SSM_CHANNELS (MIXES(MAMBA) ? SSM_INNER : SSM_INNER + 2 * (int64_t)h->ssm.groups * SSM_STATE)
+#define SSM_IN (MIXES(MAMBA) ? 2 * SSM_INNER : MIXES(MAMBA2) ? SSM_INNER + SSM_CHANNELS + SSM_HEADS : LOOSE(0))
+#define SSM_X (SSM_HEADS + 2 * SSM_STATE)
+#define SSM_DT (MIXES(KDA) ? Q : MIXES(MAMBA) ? SSM_INNER : SSM_HEADS)
+#define SSM_A (MIXES(KDA) ? LOOSE(SSM_HEADS) : MIXES(MAMBA) ? SSM_STATE : MIXES(MAMBA2) ? 1 : SSM_HEADS)
+#define SSM_A_ROWS (MIXES(KDA) ? LOOSE(0) : MIXES(MAMBA) ? SSM_INNER : MIXES(MAMBA2) ? SSM_HEADS : 0)
+#define SSM_D (MIXES(MAMBA) ? SSM_INNER : 1)
+#define SSM_D_ROWS (MIXES(MAMBA) ? 0 : SSM_HEADS)
+#define KDA_LOW (HAS(WIDE_KDA) ? Q : l->head_k) /* between the two matrices of a gate */
+#define SSM_NORM                                                                                                     \
+    (MIXES(KDA)      ? l->head_v                                                                                     \
+     : MIXES(MAMBA2) ? SSM_INNER / TN__MAX(h->ssm.groups, 1)                                                         \
+                     : SSM_INNER / TN__MAX(SSM_HEADS, 1))
+#define SSM_NORM_ROWS (MIXES(MAMBA2) ? h->ssm.groups : 0)
+#define SHORT_WIDTH h->short_conv
+#define GATE (MIXES(DELTA_NET) ? SSM_INNER : LOOSE(HAS(HEAD_GATE) ? HEADS : ATTN_OUT)) /* per head or per element */
 
 #define DEFINE_ROW(prefix, member, condition, ...)                                                                   \
     static void prefix##_dims_##member(const tn__tensor_context *c, int64_t ne[3]) {                                 \

@@ -3,25 +3,27 @@
 #ifndef TN_LLM_ARCH_TENSORS_H
 #define TN_LLM_ARCH_TENSORS_H
 
+#include "llm/parts/latent.h"
+#include "llm/parts/recurrent.h"
 #include "tenon/arch.h"
 #include "tenon/tensor.h"
 
 /* X(member of tn__layer, name in the file after "blk.N.", dimensions, kind, condition). Dimensions and conditions are
  * expressions in words that tensors.c defines, from the hyper-parameters of the model and of the layer. The condition
  * is true for a tensor that the layer has, OPTIONAL for one that is used where a file has it, USUAL for one that only
- * some files lack. A bias and a scale are
- * rows of their own. A part with a file in parts/ has its rows in its own header. */
+ * some files lack. A bias and a scale are rows of their own. A part with a file in parts/ has its rows in its own
+ * header. */
 /* clang-format off */
 #define TN__COMMON_TENSORS(X)                                                                                   \
     X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, FIRST_NORM)                                                \
-    X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && MIXES && HAS(NORM_BIAS))                       \
+    X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && HAS_MIXER && HAS(NORM_BIAS))                       \
     X(attn_norm_2, "attn_norm_2.weight", D1(EMBD), NORM, EITHER(HAS(ATTN_NORM_2)))                              \
     X(attn_norm_2_b, "attn_norm_2.bias", D1(EMBD), BIAS, EITHER(HAS(ATTN_NORM_2) && HAS(NORM_BIAS)))            \
     X(wqkv, "attn_qkv.weight", D2(EMBD, QKV), MATRIX, FUSED_QKV)                                                \
     X(bqkv, "attn_qkv.bias", D1(QKV), BIAS, EITHER(FUSED_QKV && HAS(QKV_BIAS)))                                 \
     X(sqkv, "attn_qkv.scale", D1(ONE), BIAS, OPTIONAL)                                                          \
-    X(wq, "attn_q.weight", D2(EMBD, Q), MATRIX, SPLIT_QKV)                                                      \
-    X(bq, "attn_q.bias", D1(Q), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
+    X(wq, "attn_q.weight", D2(EMBD, WQ), MATRIX, OWN_Q)                                                      \
+    X(bq, "attn_q.bias", D1(WQ), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sq, "attn_q.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
     X(wk, "attn_k.weight", D2(EMBD, K), MATRIX, SPLIT_QKV)                                                      \
     X(bk, "attn_k.bias", D1(K), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
@@ -33,10 +35,10 @@
     X(q_norm_b, "attn_q_norm.bias", D2(Q_NORM, Q_NORM_HEADS), BIAS, OPTIONAL)                                   \
     X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, ANY_QK_NORM ? true : OPTIONAL)                        \
     X(k_norm_b, "attn_k_norm.bias", D2(K_NORM, K_NORM_HEADS), BIAS, OPTIONAL)                                   \
-    X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, ATTENDS || l->mixer == &tn__linear_mixer)           \
+    X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, OWN_OUTPUT)                                            \
     X(bo, "attn_output.bias", D1(EMBD), BIAS, EITHER(HAS(OUT_BIAS)))                                            \
     X(so, "attn_output.scale", D1(ONE), BIAS, OPTIONAL)                                                         \
-    X(attn_gate, "attn_gate.weight", D2(EMBD, ATTN_OUT), MATRIX, ATTENDS && HAS(ATTN_GATE))                     \
+    X(attn_gate, "attn_gate.weight", D2(EMBD, GATE), MATRIX, HAS_GATE)                     \
     X(attn_sub_norm, "attn_sub_norm.weight", D1(ATTN_OUT), NORM, ATTENDS && HAS(SUB_NORMS))                     \
     X(sinks, "attn_sinks.weight", D1(HEADS), BIAS, HAS(SINKS))                                                  \
     X(attn_out_norm, "attn_output_norm.weight", D1(EMBD), NORM, HAS(BERT))                                      \
@@ -81,7 +83,10 @@
     X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)
 
 /* The rows of all parts. Every layer has those of its mixer and of the further parts of its architecture. */
-#define TN__LAYER_TENSORS(X) TN__COMMON_TENSORS(X)
+#define TN__LAYER_TENSORS(X)                                                                                    \
+    TN__COMMON_TENSORS(X)                                                                                       \
+    TN__RECURRENT_TENSORS(X)                                                                                    \
+    TN__LATENT_TENSORS(X)
 
 /* X(member of tn__weights, name in the file, dimensions, kind, condition). */
 #define TN__MODEL_TENSORS(X)                                                                                    \

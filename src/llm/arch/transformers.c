@@ -266,7 +266,6 @@ const tn__arch tn__transformers[] = {
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU_OAI,
         .read = tn__read_gpt_oss,
-        .adjust = tn__adjust_ffn_norm,
     },
     /* One norm for attention and feed-forward in parallel, scaled logits. */
     {

@@ -61,6 +61,9 @@ typedef struct tn__qkv {
     tn_tensor *q, *k, *v;
 } tn__qkv;
 tn__qkv tn__build_qkv(tn__builder *b, int32_t il, tn_tensor *x);
+/* The two steps of that: the matmuls; norms, RoPE and scales of queries. */
+tn__qkv tn__build_projections(tn__builder *b, int32_t il, tn_tensor *x);
+tn__qkv tn__norm_and_rotate(const tn__builder *b, int32_t il, tn__qkv x);
 tn_attention_params tn__attention_params(const tn__builder *b, int32_t il);
 /* Stores k and v in the layer's cells (NULL: they are there, or another layer's) and attends to what the sequence
  * holds: [head, heads, tokens]. */

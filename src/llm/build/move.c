@@ -3,19 +3,31 @@
 
 #include <math.h>
 
+/* Rotates the keys of a layer further, [head, heads, cells]. */
+static tn_tensor *rotate_keys(const tn__builder *b, tn_tensor *x, int32_t il) {
+    const int32_t offset = b->h->layers[il].rope_offset, n_rot = b->h->layers[il].n_rot;
+    tn_tensor *delta = tn__builder_input(b, TN__INPUT_MOVE_DELTA);
+    tn_rope_params p = tn__rope_params(b, il);
+    /* Cached keys have their magnitude already: only the angle changes. */
+    p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
+    if (!offset || !x) return tn_rope(b->a, x, delta, tn__layer_rope_factors(b, il), &p);
+    const size_t nb[] = {4, x->nb[1], x->nb[2]};
+    tn_tensor *before = tn_view(b->a, x, 3, (const int64_t[]){offset, x->ne[1], x->ne[2]}, nb, 0);
+    tn_tensor *rotated = tn_view(b->a, x, 3, (const int64_t[]){n_rot, x->ne[1], x->ne[2]}, nb, (size_t)offset * 4);
+    rotated = tn_rope(b->a, rotated, delta, tn__layer_rope_factors(b, il), &p);
+    return tn_concat(b->a, tn_cont(b->a, before), rotated, 0);
+}
+
 /* Reads the cells MOVE_FROM, rotates K by MOVE_DELTA if `rotate_layer` is not -1, and writes the cells MOVE_TO. */
 static tn_tensor *move_rows(const tn__builder *b, tn_tensor *cache, int32_t rotate_layer) {
     tn_tensor *x =
         tn_name(b->a, tn_get_rows(b->a, cache, tn__builder_input(b, TN__INPUT_MOVE_FROM)), "moved.%s", cache->name);
     if (rotate_layer >= 0 && x) {
-        int32_t heads = b->h->layers[rotate_layer].n_head_kv;
-        tn_rope_params p = tn__rope_params(b, rotate_layer);
-        /* Cached keys have their magnitude already: only the angle changes. */
-        p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
         const int32_t block = b->plan->kv.layers[rotate_layer].rotate_k;
-        x = tn_reshape(b->a, x, b->h->layers[rotate_layer].head_k, heads, x->ne[1]);
+        const int32_t head = b->h->layers[rotate_layer].head_k;
+        x = tn_reshape(b->a, x, head, x->ne[0] / head, x->ne[1]);
         if (block) x = tn_hadamard(b->a, x, block);
-        x = tn_rope(b->a, x, tn__builder_input(b, TN__INPUT_MOVE_DELTA), tn__layer_rope_factors(b, rotate_layer), &p);
+        x = rotate_keys(b, x, rotate_layer);
         if (block) x = tn_hadamard(b->a, x, block);
         x = x ? tn_reshape(b->a, x, x->ne[0] * x->ne[1], x->ne[2]) : NULL;
     }
@@ -24,7 +36,7 @@ static tn_tensor *move_rows(const tn__builder *b, tn_tensor *cache, int32_t rota
 
 tn_status tn__build_move(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     tn__builder b = tn__begin_graph(p, shape, set);
-    size_t limit = set->n_tensors ? set->n_tensors : 16 * (size_t)b.h->n_layer + 16;
+    size_t limit = set->n_tensors ? set->n_tensors : 24 * (size_t)b.h->n_layer + 16;
     size_t capacity = set->n_tensors ? set->capacity : limit;
     int group = shape.n_outputs;
     bool shift = shape.kind == TN__GRAPH_SHIFT;

@@ -40,6 +40,9 @@ static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
     if (s->plan->model->w.pos_embd)
         return tn_fail(TN_E_UNSUPPORTED, "%s has learned positions: cached tokens cannot move to other positions",
                        s->plan->model->arch->info.name);
+    if (s->plan->model->arch->norm_qk_after_rope && s->plan->model->w.layers[0].k_norm)
+        return tn_fail(TN_E_UNSUPPORTED, "%s normalises rotated keys: cached tokens cannot move to other positions",
+                       s->plan->model->arch->info.name);
     if (s->plan->kv.states.n_rows)
         return tn_fail(TN_E_UNSUPPORTED, "%s has recurrent layers: their tokens cannot move to other positions",
                        s->plan->model->arch->info.name);

@@ -62,8 +62,7 @@ tn_tensor *tn__build_rope(const tn__builder *b, int32_t il, tn_tensor *x, const 
         b, tn_rope(b->a, x, tn__builder_input(b, TN__INPUT_POSITIONS), tn__layer_rope_factors(b, il), &p), what);
 }
 
-/* The matmuls. */
-static tn__qkv build_projections(tn__builder *b, int32_t il, tn_tensor *x) {
+tn__qkv tn__build_projections(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__hparams *h = b->h;
     const tn__layer *l = &b->m->w.layers[il];
     const tn__layer_hparams *lh = &h->layers[il];
@@ -110,7 +109,10 @@ static void norm_heads(const tn__builder *b, int32_t il, tn__qkv *x) {
 }
 
 tn__qkv tn__build_qkv(tn__builder *b, int32_t il, tn_tensor *x) {
-    tn__qkv y = build_projections(b, il, x);
+    return tn__norm_and_rotate(b, il, tn__build_projections(b, il, x));
+}
+
+tn__qkv tn__norm_and_rotate(const tn__builder *b, int32_t il, tn__qkv y) {
     if (!b->arch->norm_qk_after_rope) norm_heads(b, il, &y);
     y.q = tn__build_rope(b, il, y.q, "q_rope");
     y.k = tn__build_rope(b, il, y.k, "k_rope");
@@ -167,7 +169,7 @@ tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x) {
     if (!y) return NULL;
     y = tn_reshape(b->a, y, y->ne[0] * y->ne[1], y->ne[2]);
     if (l->attn_gate) {
-        tn_tensor *gate = tn__name_node(b, tn_sigmoid(b->a, tn_mul_mat(b->a, l->attn_gate, x)), "attn_gate");
+        tn_tensor *gate = tn_sigmoid(b->a, tn__build_linear(b, l->attn_gate, NULL, NULL, x, "attn_gate"));
         y = tn__name_node(b, tn_mul(b->a, y, gate), "attn_gated");
     }
     if (l->attn_sub_norm) y = tn__name_node(b, tn__build_norm(b, y, l->attn_sub_norm, NULL), "attn_sub_norm");

@@ -101,10 +101,12 @@ static void write_named(const char *path, const char *name) {
     char arch[64];
     const char *suffix = strrchr(name, '-');
     const bool dense = suffix && strcmp(suffix, "-dense") == 0, experts = suffix && strcmp(suffix, "-moe") == 0;
-    snprintf(arch, sizeof arch, "%.*s", (int)(dense || experts ? suffix - name : (long)strlen(name)), name);
+    const bool whole = tn_arch_find(name) || !(dense || experts); /* "hunyuan-dense" is an architecture */
+    snprintf(arch, sizeof arch, "%.*s", (int)(whole ? (long)strlen(name) : suffix - name), name);
     const tn_arch *row = tn_arch_find(arch);
     if (!row) fail_msg("there is no architecture '%s'", arch);
-    const uint32_t layers = row->window_period > 2 ? (uint32_t)row->window_period + 1 : 3;
+    const uint32_t period = (uint32_t)(row->window_period > 2 ? row->window_period + 1 : row->fewest_layers);
+    const uint32_t layers = period > 3 ? period : 3;
     assert_ok(tiny_model_write(path, &(tiny_options){.arch = arch,
                                                      .layers = layers,
                                                      .width = 128,

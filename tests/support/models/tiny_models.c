@@ -17,7 +17,9 @@ static tn_status tiny_layout(const tiny_options *o, struct layout *l) {
     const tn_arch_constants *typical = &arch->typical;
     *l = (struct layout){.arch = arch, .traits = arch->traits, .eps = 1e-5f, .rope_base = 10000};
     if (o->tied) l->traits |= TN_ARCH_TIED;
-    l->layers = tiny_or(o->layers, arch->window_period ? (uint32_t)arch->window_period + 1 : 2);
+    l->layers = tiny_or(o->layers, arch->window_period       ? (uint32_t)arch->window_period + 1
+                                   : arch->fewest_layers > 2 ? (uint32_t)arch->fewest_layers
+                                                             : 2);
     l->width = tiny_or(o->width, 32);
     l->heads = tiny_or(o->heads, 2);
     l->kv_heads = tiny_or(o->kv_heads, typical->kv_heads == TN_ARCH_KV_SAME ? l->heads : 1);
@@ -133,6 +135,8 @@ static float tiny_value(tn_arch_tensor_kind kind, int64_t columns, uint64_t *sta
     case TN_ARCH_BIAS: return 0.1f * x;
     case TN_ARCH_EMBEDDING: return x;
     case TN_ARCH_FACTORS: return 1.0f;
+    case TN_ARCH_DECAY: return -expf(0.5f * x);
+    case TN_ARCH_CONV:
     case TN_ARCH_MATRIX: break;
     }
     return x / sqrtf((float)columns); /* keeps the variance of activations from layer to layer */

@@ -2,8 +2,8 @@
  * architectures. */
 #include "support.h"
 
-#include "tenon/arch.h"
 #include "models/tiny_models.h"
+#include "tenon/arch.h"
 #include "tenon/generate.h"
 
 #include <stdlib.h>

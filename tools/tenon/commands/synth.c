@@ -227,6 +227,8 @@ static float value_of(tn_arch_tensor_kind kind, int64_t columns, uint64_t *state
     case TN_ARCH_BIAS: return 0.02f * x;
     case TN_ARCH_EMBEDDING: return 0.5f * x; /* rows are looked up, not summed */
     case TN_ARCH_FACTORS: return 1.0f;
+    case TN_ARCH_DECAY: return -expf(0.5f * x);
+    case TN_ARCH_CONV:
     case TN_ARCH_MATRIX: break;
     }
     return x / sqrtf((float)columns); /* keeps the variance of activations from layer to layer */

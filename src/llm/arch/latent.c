@@ -1,0 +1,105 @@
+/* Architectures with latent attention (MLA). */
+#include "llm/arch/families.h"
+#include "llm/parts/mixers.h"
+
+#include <math.h>
+
+/* Kimi delta attention in layers without heads, latent attention without positions in the others. */
+static tn_status read_kimi_linear(const tn_gguf *file, tn__hparams *h) {
+    TN_TRY(tn__read_kda(file, h));
+    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].no_rope = true;
+    return tn__read_latent(file, h);
+}
+
+/* The same, with positions. */
+static tn_status read_bailingmoe3(const tn_gguf *file, tn__hparams *h) {
+    TN_TRY(tn__read_kda(file, h));
+    return tn__read_latent(file, h);
+}
+
+/* Files do not have these multipliers: all models of the family have the same. */
+static tn_status read_minicpm3(const tn_gguf *file, tn__hparams *h) {
+    h->embd_scale = 12;
+    h->residual_scale = 1.4f / sqrtf((float)h->n_layer);
+    h->logit_scale = 256 / (float)h->n_embd;
+    return tn__read_latent(file, h);
+}
+
+static const tn_arch_key latent_keys[] = {{"attention.kv_lora_rank", TN_ARCH_HEAD, 2, NULL},
+                                          {"attention.q_lora_rank", TN_ARCH_WIDTH, 0.5, NULL},
+                                          {"attention.key_length", TN_ARCH_HEAD, 2.5, NULL},
+                                          {"attention.value_length", TN_ARCH_HEAD, 2, NULL},
+                                          {"attention.key_length_mla", TN_ARCH_HEAD, 1.5, NULL},
+                                          {"attention.value_length_mla", TN_ARCH_HEAD, 1, NULL},
+                                          {"attention.head_count_kv", TN_ARCH_COUNT, 1, NULL},
+                                          {"rope.dimension_count", TN_ARCH_HEAD, 0.5, NULL},
+                                          {0}};
+static const tn_arch_key kimi_keys[] = {{"attention.kv_lora_rank", TN_ARCH_HEAD, 2, NULL},
+                                        {"attention.key_length", TN_ARCH_HEAD, 2.5, NULL},
+                                        {"attention.value_length", TN_ARCH_HEAD, 2, NULL},
+                                        {"attention.key_length_mla", TN_ARCH_HEAD, 1.5, NULL},
+                                        {"attention.value_length_mla", TN_ARCH_HEAD, 1, NULL},
+                                        {"attention.head_count_kv", TN_ARCH_COUNT, 1, "01"},
+                                        {"rope.dimension_count", TN_ARCH_HEAD, 0.5, NULL},
+                                        {"ssm.conv_kernel", TN_ARCH_COUNT, 4, NULL},
+                                        {"kda.head_dim", TN_ARCH_HEAD, 1, NULL},
+                                        {"expert_gating_func", TN_ARCH_COUNT, 2, NULL},
+                                        {0}};
+
+static const tn_arch_key expanded_keys[] = {{"attention.kv_lora_rank", TN_ARCH_HEAD, 2, NULL},
+                                            {"attention.q_lora_rank", TN_ARCH_WIDTH, 0.5, NULL},
+                                            {"attention.head_count_kv", TN_ARCH_HEADS, 1, NULL},
+                                            {"rope.dimension_count", TN_ARCH_HEAD, 0.5, NULL},
+                                            {0}};
+
+const tn__arch tn__latent_families[] = {
+    /* DeepSeek V2 and V3, Kimi K2, GigaChat 3. */
+    {
+        .info = {.name = "deepseek2",
+                 .traits = TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT,
+                 .keys = latent_keys,
+                 .classes = {{"DeepseekV2ForCausalLM", 0}, {"DeepseekV3ForCausalLM", 0}}},
+        .rope = TN_ROPE_NORMAL,
+        .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
+        .read = tn__read_latent,
+    },
+    {
+        .info = {.name = "mistral4", .traits = TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT, .keys = latent_keys},
+        .rope = TN_ROPE_NORMAL,
+        .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
+        .read = tn__read_latent,
+    },
+    {
+        .info = {.name = "kimi-linear",
+                 .traits = TN_ARCH_HYBRID | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT,
+                 .fewest_layers = 2,
+                 .experts_sum_to_one = true,
+                 .keys = kimi_keys,
+                 .classes = {{"KimiLinearForCausalLM", 0}}},
+        .rope = TN_ROPE_NORMAL,
+        .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
+        .read = read_kimi_linear,
+    },
+    {
+        .info = {.name = "bailingmoe3",
+                 .traits = TN_ARCH_HYBRID | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT | TN_ARCH_WIDE_KDA |
+                           TN_ARCH_HEAD_GATE | TN_ARCH_GATED_LATENT,
+                 .fewest_layers = 2,
+                 .keys = kimi_keys},
+        .rope = TN_ROPE_NORMAL,
+        .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
+        .positive_decay = true,
+        .read = read_bailingmoe3,
+    },
+    {
+        .info = {.name = "minicpm3", .keys = expanded_keys},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_SWIGLU,
+        .read = read_minicpm3,
+    },
+    {.info = {.name = NULL}},
+};

@@ -1,0 +1,33 @@
+/* The mixers of layers that are not attention alone. An architecture's `read` gives them to its layers. */
+#ifndef TN_LLM_PARTS_MIXERS_H
+#define TN_LLM_PARTS_MIXERS_H
+
+#include "llm/build/builder.h"
+#include "tenon/recurrent.h"
+
+extern const tn__mixer tn__mamba, tn__mamba2, tn__mamba2_and_attention, tn__short_conv, tn__delta_net,
+    tn__gated_attention, tn__latent_attention, tn__expanded_latent_attention, tn__kda;
+
+/* Whether the hyper-parameters describe such layers: TN_E_FORMAT. */
+tn_status tn__check_mamba(const tn_gguf *file, const tn__hparams *h);
+tn_status tn__check_mamba2(const tn_gguf *file, const tn__hparams *h);
+
+/* Reads the keys and gives the mixer to all layers without heads of attention. */
+tn_status tn__read_kda(const tn_gguf *file, tn__hparams *h);
+
+/* ---- Latent attention (latent_attention.c) ---- */
+
+typedef struct tn__latent {
+    tn_tensor *q;     /* [latent_k, heads, tokens], not rotated */
+    tn_tensor *q_low; /* what q was made from */
+    tn_tensor *row;   /* [kv_rank, tokens]: from which keys and values follow */
+    tn_tensor *key;   /* [rotated, 1, tokens]: the part of the keys that all heads share */
+} tn__latent;
+tn__latent tn__build_latent(tn__builder *b, int32_t il, tn_tensor *x);
+float tn__latent_scale(const tn__builder *b, int32_t il); /* of the scores */
+/* Stores the rows and attends to them, or to the selected positions: all heads' values, [heads*latent_v, tokens]. */
+tn_tensor *tn__build_latent_attend(tn__builder *b, int32_t il, const tn__latent *x, tn_tensor *selected);
+/* Reads the keys and gives the mixer to all layers that attend and have none. */
+tn_status tn__read_latent(const tn_gguf *file, tn__hparams *h);
+
+#endif

@@ -1,0 +1,166 @@
+/* The table of recurrent states against a plain model: every list knows the tokens that its state covers, and every
+ * row the tokens that were written to it. */
+#include "support.h"
+
+#include "llm/memory/recurrent.h"
+
+#include <string.h>
+
+enum { LISTS_MOST = 12, ROWS_MOST = 32, BATCH = 16 };
+
+typedef struct model_list {
+    uint32_t text; /* stands for the tokens: changes with every one */
+    int32_t n;
+} model_list;
+
+typedef struct table_case {
+    tn__recurrent table;
+    model_list lists[LISTS_MOST];
+    uint32_t rows[ROWS_MOST]; /* the text that a row holds */
+    rng r;
+} table_case;
+
+static uint32_t next_text(uint32_t text, uint32_t token) { return text * 1664525u + token * 2u + 1013904223u; }
+
+/* What an op would do: reads rows, follows the chains, writes rows. */
+static void run_steps(table_case *c, int32_t n, const uint32_t *tokens, const tn__step *steps, uint32_t *texts) {
+    for (int32_t i = 0; i < n; i++) {
+        if (steps[i].previous >= 0) {
+            assert_true(steps[i].previous < i && steps[steps[i].previous].next == i);
+            texts[i] = texts[steps[i].previous];
+        } else {
+            assert_in_range(steps[i].read + 1, 0, c->table.n_rows);
+            texts[i] = steps[i].read < 0 ? 0 : c->rows[steps[i].read];
+        }
+        texts[i] = next_text(texts[i], tokens[i]);
+        if (steps[i].write >= 0) c->rows[steps[i].write] = texts[i];
+    }
+}
+
+static void check_table(const table_case *c) {
+    int32_t refs[ROWS_MOST] = {0};
+    for (int32_t i = 0; i < c->table.n_lists; i++) {
+        assert_int_equal(tn__recurrent_tokens(&c->table, i), c->lists[i].n);
+        if (!c->lists[i].n) continue;
+        const int32_t row = c->table.owners[i].row;
+        assert_in_range(row, 0, c->table.n_rows - 1);
+        refs[row]++;
+        assert_int_equal(c->rows[row], c->lists[i].text);
+    }
+    assert_memory_equal(refs, c->table.refs, (size_t)c->table.n_rows * sizeof *refs);
+}
+
+/* A batch of one or two micro-batches over random sequences, which may fail at its end. */
+static void random_batch(table_case *c) {
+    model_list before[LISTS_MOST];
+    memcpy(before, c->lists, sizeof before);
+    bool touched[LISTS_MOST] = {0};
+    tn_status status = TN_OK;
+    for (int part = 0; part < 2 && status == TN_OK; part++) {
+        int32_t n = 1 + (int32_t)rng_below(&c->r, BATCH), positions[BATCH], seqs[BATCH];
+        uint32_t tokens[BATCH], texts[BATCH];
+        tn__step steps[BATCH];
+        model_list lists[LISTS_MOST];
+        memcpy(lists, c->lists, sizeof lists);
+        for (int32_t i = 0; i < n; i++) {
+            seqs[i] = (int32_t)rng_below(&c->r, (uint32_t)c->table.n_seqs);
+            tokens[i] = (uint32_t)rng_below(&c->r, 1000);
+            positions[i] = lists[seqs[i]].n++;
+            lists[seqs[i]].text = next_text(lists[seqs[i]].text, tokens[i]);
+        }
+        status = tn__recurrent_take(&c->table, n, positions, seqs, steps);
+        if (status != TN_OK) {
+            assert_int_equal(status, TN_E_FULL);
+            break;
+        }
+        for (int32_t i = 0; i < n; i++) touched[seqs[i]] = true;
+        memset(texts, 0, sizeof texts);
+        run_steps(c, n, tokens, steps, texts);
+        memcpy(c->lists, lists, sizeof lists);
+    }
+    if (status == TN_OK && rng_below(&c->r, 4)) {
+        tn__recurrent_commit(&c->table);
+        return;
+    }
+    tn__recurrent_roll_back(&c->table);
+    for (int32_t i = 0; i < c->table.n_seqs; i++) {
+        c->lists[i] = before[i];
+        if (!tn__recurrent_lost(&c->table, i)) continue;
+        assert_true(touched[i] && before[i].n > 0);
+        tn__recurrent_remove(&c->table, i);
+        c->lists[i] = (model_list){0};
+    }
+}
+
+static void random_operations(int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, uint64_t seed) {
+    table_case c = {.r = {seed}};
+    size_t bytes;
+    tn__recurrent_size(&c.table, n_seqs, n_kept, n_checkpoints);
+    assert_int_equal(c.table.n_rows, n_seqs + n_checkpoints + 1);
+    assert_true(c.table.n_rows <= ROWS_MOST && c.table.n_lists <= LISTS_MOST);
+    assert_ok(tn__recurrent_bytes(&c.table, &bytes));
+    assert_int_equal(bytes, (size_t)c.table.n_rows * 4 + (size_t)c.table.n_lists * sizeof(tn__state_owner));
+    assert_ok(tn__recurrent_allocate(&c.table));
+    for (int step = 0; step < 4000; step++) {
+        const int32_t a = (int32_t)rng_below(&c.r, (uint32_t)c.table.n_lists),
+                      b = (int32_t)rng_below(&c.r, (uint32_t)c.table.n_lists);
+        switch (rng_below(&c.r, 6)) {
+        case 0:
+            tn__recurrent_remove(&c.table, a);
+            c.lists[a] = (model_list){0};
+            break;
+        case 1:
+            tn__recurrent_copy(&c.table, a, b);
+            c.lists[b] = c.lists[a];
+            break;
+        case 2: { /* a loaded state */
+            const int32_t row = tn__recurrent_set(&c.table, a, 5);
+            c.lists[a] = row < 0 ? (model_list){0} : (model_list){.text = (uint32_t)step, .n = 5};
+            if (row >= 0) c.rows[row] = (uint32_t)step;
+            break;
+        }
+        default: random_batch(&c);
+        }
+        check_table(&c);
+    }
+    tn__recurrent_free(&c.table);
+}
+
+static void tables_agree_with_a_plain_model(void **state) {
+    (void)state;
+    random_operations(1, 0, 0, 1);
+    random_operations(1, 4, 1, 2);
+    random_operations(3, 4, 2, 3);
+    random_operations(8, 4, 8, 4);
+}
+
+/* A shared state is not written to, and gaps in the positions are refused. */
+static void states_are_copied_on_write(void **state) {
+    (void)state;
+    tn__recurrent t;
+    tn__step steps[2];
+    tn__recurrent_size(&t, 2, 2, 2);
+    assert_ok(tn__recurrent_allocate(&t));
+    assert_ok(tn__recurrent_take(&t, 1, (int32_t[]){0}, (int32_t[]){0}, steps));
+    assert_int_equal(steps[0].read, -1);
+    const int32_t row = steps[0].write;
+    tn__recurrent_commit(&t);
+    tn__recurrent_copy(&t, 0, 2); /* kept */
+    assert_ok(tn__recurrent_take(&t, 1, (int32_t[]){1}, (int32_t[]){0}, steps));
+    assert_int_equal(steps[0].read, row);
+    assert_true(steps[0].write != row);
+    tn__recurrent_commit(&t);
+    assert_int_equal(t.owners[2].row, row);
+    assert_fails(TN_E_UNSUPPORTED, tn__recurrent_take(&t, 1, (int32_t[]){3}, (int32_t[]){0}, steps));
+    assert_fails(TN_E_UNSUPPORTED, tn__recurrent_take(&t, 1, (int32_t[]){1}, (int32_t[]){1}, steps));
+    assert_fails(TN_E_UNSUPPORTED, tn__recurrent_take(&t, 2, (int32_t[]){2, 4}, (int32_t[]){0, 0}, steps));
+    tn__recurrent_free(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_agree_with_a_plain_model),
+        cmocka_unit_test(states_are_copied_on_write),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
