@@ -118,13 +118,15 @@ def main():
     parser.add_argument("--bar", type=float, default=1.05)
     parser.add_argument("--device-share", type=float, help="cells for this part of all distinct tokens, instead of --cells")
     parser.add_argument("--ram-share", type=float, default=0, help="host memory for this part of all distinct tokens")
+    parser.add_argument("--ram", type=int, default=0, help="bytes of host memory, instead of --ram-share")
     parser.add_argument("--disk", help="FOLDER,SIZE of prefixes on disk")
     args = parser.parse_args()
     requests = conversations.make_set(args.seed, args.count)
     expected = conversations.expected_distinct(requests)
     if args.device_share:
         args.cells = int(expected * args.device_share)
-    args.ram = int(expected * args.ram_share * token_bytes(args)) if args.ram_share else 0
+    if args.ram_share:
+        args.ram = int(expected * args.ram_share * token_bytes(args))
     server, url = start_server(args)
     try:
         wait_until_ready(url)

@@ -66,6 +66,7 @@ typedef struct micro_batch {
 static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch *m) {
     const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
     tn_status status;
+    tn__tiers_leave_window(s, m->n, positions, seqs);
     do status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
     while (status == TN_E_FULL && tn__prefixes_evict(s));
     if (status == TN_E_FULL) {

@@ -117,6 +117,7 @@ typedef struct tn__prefixes {
     int32_t missed;           /* tokens of the last take that were there without their windows */
     int32_t *tokens;          /* per cell */
     tn__hash128 *hashes;      /* per cell: of key and tokens up to this one; 0: unknown */
+    int32_t in_use;           /* a list that makes no room now; -1: none */
     tn__hash128 seed;         /* who sends prompts cannot know it, and so prepare two that have the same hash */
     uint64_t clock, asked, taken, evicted;
 } tn__prefixes;

@@ -36,6 +36,7 @@ tn_status tn__prefixes_new(const tn_session_plan *p, tn__hash128 seed, tn__prefi
     x->n = p->params.n_prefixes;
     x->group = remembered_group(p);
     x->seed = seed;
+    x->in_use = -1;
     x->last_used = tn_calloc((size_t)x->n, sizeof *x->last_used);
     x->owners = tn_calloc((size_t)p->params.n_seqs, sizeof *x->owners);
     x->prompt = tn_calloc((size_t)p->params.n_ctx, sizeof *x->prompt);
@@ -247,7 +248,9 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     *n_taken = 0;
     if (n > m.longest) {
         touch_prefix(s, m.matching);
-        if (tn__tiers_load(s, seq, m.matching, m.matched, tokens, &n) == TN_OK) *n_taken = n;
+        x->in_use = m.matching;
+        if (tn__tiers_load(s, seq, m.matching, tokens, &n) == TN_OK) *n_taken = n;
+        x->in_use = -1;
     }
     if (!*n_taken && m.found >= 0 && t->sequences[m.found].n) { /* loading may have made room */
         touch_prefix(s, m.found);
@@ -331,7 +334,9 @@ bool tn__prefixes_evict(tn_session *s) {
     tn__prefixes *x = &s->prefixes;
     int32_t oldest = -1;
     for (int32_t i = 0; i < x->n; i++)
-        if (x->last_used[i] && (oldest < 0 || x->last_used[i] < x->last_used[oldest])) oldest = i;
+        if (x->last_used[i] && s->plan->kv.n_seqs + i != x->in_use &&
+            (oldest < 0 || x->last_used[i] < x->last_used[oldest]))
+            oldest = i;
     if (oldest < 0) return false;
     tn__tiers_store(s, s->plan->kv.n_seqs + oldest);
     remove_list(s, s->plan->kv.n_seqs + oldest);

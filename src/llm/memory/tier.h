@@ -200,6 +200,12 @@ typedef struct tn__tier_step {
 } tn__tier_step;
 enum { TN__TIER_NONE, TN__TIER_HOST, TN__TIER_DISK };
 
+/* What a sequence gets of a kind of cells, as found: the positions from `first` on. A list on the device holds those
+ * from `held` to held_end - 1, blobs the others. */
+typedef struct tn__tier_range {
+    int32_t first, held, held_end;
+} tn__tier_range;
+
 typedef struct tn__tiers {
     bool on;
     tn__blob_kind kinds[TN__BLOB_KINDS];
@@ -207,8 +213,7 @@ typedef struct tn__tiers {
     tn__tier_step *steps[TN__CACHE_GROUPS]; /* per block of the context; NULL: the kind has no parts */
     tn__tier_step state;
     int32_t n_blocks;
-    bool window_held; /* as found: the windows before `list`'s last token are its own */
-    int32_t window_from;
+    tn__tier_range ranges[TN__CACHE_GROUPS];
     char *buffer; /* a blob that is read from disk */
     tn__host_tier host;
     tn__disk_tier disk;
@@ -236,6 +241,9 @@ tn_status tn__tiers_new(struct tn_session *session);
 void tn__tiers_free(struct tn_session *session);
 /* Before a kept prefix gives up its cells: copies what no other list holds. */
 void tn__tiers_store(struct tn_session *session, int32_t list);
+/* Before a micro-batch takes cells: copies the blocks that leave the windows of its sequences, so that later ones can
+ * branch anywhere in their texts. */
+void tn__tiers_leave_window(struct tn_session *session, int32_t n, const int32_t *positions, const int32_t *seqs);
 /* Gives up the blobs that the tokens begin with. Their hashes are those of the last prompt. */
 void tn__tiers_forget(struct tn_session *session, const tn_token *tokens, int32_t n);
 /* Gives up all blobs in host memory. */
@@ -247,8 +255,7 @@ int32_t tn__tiers_find(struct tn_session *session, int32_t list, int32_t n_held,
                        int32_t *n_full);
 /* Lets an empty sequence begin with *n tokens, as found; *n becomes less where a blob cannot be used. After a failure
  * the sequence is empty. */
-tn_status tn__tiers_load(struct tn_session *session, int32_t seq, int32_t list, int32_t n_held,
-                         const tn_token *tokens, int32_t *n);
+tn_status tn__tiers_load(struct tn_session *session, int32_t seq, int32_t list, const tn_token *tokens, int32_t *n);
 /* Bytes of a blob. */
 static inline size_t tn__blob_bytes(const tn__tiers *t, int32_t kind, int32_t n) {
     return t->kinds[kind].token_bytes * (size_t)n;

@@ -48,14 +48,6 @@ static int32_t find_full(tn_session *s, int32_t n_held, const tn_token *tokens, 
     return covered;
 }
 
-/* The lowest position from which on the steps hold everything up to the end of step k. */
-static int32_t first_covered(const tn__tier_step *steps, int32_t k, int32_t wanted) {
-    int32_t first = steps[k].from;
-    while (first > wanted && k > 0 && first == k * TN__BLOCK && steps[k - 1].end == first && steps[k - 1].tier)
-        first = steps[--k].from;
-    return first;
-}
-
 /* The first position of the list's window if it holds every position from there up to n - 1; otherwise n. */
 static int32_t first_held(const tn_session *s, int32_t list, int32_t n) {
     const tn__page_table *t = &s->plan->kv.groups[TN__CACHE_WINDOW];
@@ -65,18 +57,31 @@ static int32_t first_held(const tn_session *s, int32_t list, int32_t n) {
     return cells == last - first + 1 && last >= n - 1 ? TN__MIN(first, n) : n;
 }
 
-/* The largest number of tokens up to `most` whose window the tiers have, or the list before and the tiers after. */
+/* The lowest position from which on the list, which holds the positions held … n_held - 1, or the tiers hold
+ * everything up to position n - 1. */
+static int32_t first_covered(const tn__tier_step *steps, int32_t held, int32_t n_held, int32_t n, int32_t wanted) {
+    while (n > wanted) {
+        const tn__tier_step *step = &steps[(n - 1) / TN__BLOCK];
+        if (n > held && n <= n_held)
+            n = held;
+        else if (step->tier && step->from < n && n <= step->end)
+            n = step->from;
+        else
+            break;
+    }
+    return n;
+}
+
+/* The largest number of tokens up to `most` whose window the list and the tiers hold together. */
 static int32_t find_window(tn_session *s, int32_t list, int32_t n_held, int32_t most) {
     tn__tiers *t = &s->tiers;
-    const tn__tier_step *steps = t->steps[TN__CACHE_WINDOW];
     const int32_t window = s->plan->kv.groups[TN__CACHE_WINDOW].window, held = first_held(s, list, n_held);
-    for (int32_t k = (most - 1) / TN__BLOCK; k >= 0 && most > 0; k--) {
-        const int32_t end = TN__MIN(most, steps[k].end), wanted = TN__MAX(end + 1 - window, 0);
-        if (!steps[k].tier || end <= steps[k].from) continue;
-        const int32_t first = first_covered(steps, k, wanted);
-        t->window_held = first > wanted && first <= n_held && held <= wanted;
-        t->window_from = t->window_held ? n_held : wanted;
-        if (first <= wanted || t->window_held) return end;
+    for (int32_t n = most, first; n > 0; n = TN__MIN(first, n - 1)) {
+        const int32_t wanted = TN__MAX(n + 1 - window, 0);
+        first = first_covered(t->steps[TN__CACHE_WINDOW], held, n_held, n, wanted);
+        if (first > wanted) continue;
+        t->ranges[TN__CACHE_WINDOW] = (tn__tier_range){wanted, TN__MAX(held, wanted), TN__MIN(n_held, n)};
+        return n;
     }
     return 0;
 }
@@ -99,6 +104,7 @@ int32_t tn__tiers_find(tn_session *s, int32_t list, int32_t n_held, const tn_tok
     *n_full = n_held;
     if (!t->on) return 0;
     pthread_mutex_lock(&t->mutex);
+    t->ranges[TN__CACHE_FULL] = (tn__tier_range){0, 0, n_held};
     if (t->steps[TN__CACHE_FULL]) *n_full = n = find_full(s, n_held, tokens, n);
     for (int32_t k = 0; windows && k * TN__BLOCK < n; k++) find_step(s, TN__CACHE_WINDOW, k, tokens, n, &windows[k]);
     for (int32_t before = -1; n != before;) { /* until windows and states agree */
@@ -114,21 +120,26 @@ int32_t tn__tiers_find(tn_session *s, int32_t list, int32_t n_held, const tn_tok
 
 /* ---- Loading ---- */
 
-/* The first position that is loaded of a kind of cells. */
-static int32_t first_loaded(const tn_session *s, int32_t kind, int32_t n_held) {
-    return kind == TN__CACHE_WINDOW ? s->tiers.window_from : n_held;
+/* The end of the range of positions from `from` on that come from the same source: the list, or one blob. */
+static int32_t range_end(const tn_session *s, int32_t kind, int32_t from, int32_t n, bool *is_held) {
+    const tn__tier_range *r = &s->tiers.ranges[kind];
+    const int32_t end = TN__MIN(n, (from / TN__BLOCK + 1) * TN__BLOCK);
+    *is_held = from >= r->held && from < r->held_end;
+    if (*is_held) return TN__MIN(n, r->held_end);
+    return from < r->held && r->held < r->held_end ? TN__MIN(end, r->held) : end;
 }
 
 typedef void (*step_fn)(tn_session *s, int32_t kind, const tn__tier_step *step, int32_t from, int32_t end);
 
-/* Calls `fn`, with the mutex, for all steps up to position n. */
-static void each_step(tn_session *s, int32_t n_held, int32_t n, step_fn fn) {
+/* Calls `fn`, with the mutex, for all blobs that are loaded up to position n. */
+static void each_step(tn_session *s, int32_t n, step_fn fn) {
     tn__tiers *t = &s->tiers;
+    bool is_held;
     pthread_mutex_lock(&t->mutex);
     for (int32_t kind = 0; kind < TN__CACHE_GROUPS; kind++)
-        for (int32_t p = first_loaded(s, kind, n_held), end; t->steps[kind] && p < n; p = end) {
-            end = TN__MIN(n, (p / TN__BLOCK + 1) * TN__BLOCK);
-            fn(s, kind, &t->steps[kind][p / TN__BLOCK], p, end);
+        for (int32_t p = t->ranges[kind].first, end; t->steps[kind] && p < n; p = end) {
+            end = range_end(s, kind, p, n, &is_held);
+            if (!is_held) fn(s, kind, &t->steps[kind][p / TN__BLOCK], p, end);
         }
     if (t->kinds[TN__BLOB_STATES].n_parts) fn(s, TN__BLOB_STATES, &t->state, n - 1, n);
     pthread_mutex_unlock(&t->mutex);
@@ -213,37 +224,28 @@ static tn_status load_state(tn_session *s, int32_t seq, int32_t n) {
     return tn__blob_copy(&t->kinds[TN__BLOB_STATES], 1, 0, 1, &row, &content, true);
 }
 
-/* What the list holds comes first; nothing of it is copied but runs. */
-static tn_status begin_with_list(tn_session *s, int32_t seq, int32_t list, int32_t n_held) {
-    for (int32_t kind = 0; kind < TN__CACHE_GROUPS && list >= 0; kind++)
-        if (s->plan->kv.groups[kind].n_pages && (kind == TN__CACHE_FULL || s->tiers.window_held))
-            TN_TRY(tn__pages_copy(&s->plan->kv.groups[kind], list, seq, 0, n_held));
+/* Gives the sequence the positions up to n of a kind of cells: runs of the list, and blobs. *loaded: up to where. */
+static tn_status load_kind(tn_session *s, int32_t kind, int32_t seq, int32_t list, const tn_token *tokens, int32_t n,
+                           int32_t *loaded) {
+    tn__page_table *t = &s->plan->kv.groups[kind];
+    bool is_held;
+    for (int32_t p = s->tiers.ranges[kind].first, end; t->n_pages && p < n; p = end) {
+        end = range_end(s, kind, p, n, &is_held);
+        *loaded = p;
+        TN_TRY(is_held ? tn__pages_copy(t, list, seq, p, end) : load_block(s, kind, seq, tokens, p, end));
+    }
     return TN_OK;
 }
 
-/* Loads the positions up to n of a kind of cells. *loaded: up to where. */
-static tn_status load_kind(tn_session *s, int32_t kind, int32_t seq, const tn_token *tokens, int32_t n,
-                           int32_t *loaded) {
-    tn_status status = TN_OK;
-    while (s->plan->kv.groups[kind].n_pages && *loaded < n && status == TN_OK) {
-        const int32_t end = TN__MIN(n, (*loaded / TN__BLOCK + 1) * TN__BLOCK);
-        status = load_block(s, kind, seq, tokens, *loaded, end);
-        if (status == TN_OK) *loaded = end;
-    }
-    return status;
-}
-
-tn_status tn__tiers_load(tn_session *s, int32_t seq, int32_t list, int32_t n_held, const tn_token *tokens,
-                         int32_t *n) {
+tn_status tn__tiers_load(tn_session *s, int32_t seq, int32_t list, const tn_token *tokens, int32_t *n) {
     const int32_t found = *n;
     const bool divisible = !s->tiers.steps[TN__CACHE_WINDOW] && !s->tiers.kinds[TN__BLOB_STATES].n_parts;
-    n_held = TN__MIN(n_held, found);
+    tn_status status = TN_OK;
     tn__queued_step_cancel(s); /* its step writes to cells */
-    each_step(s, n_held, found, pin_step);
-    tn_status status = begin_with_list(s, seq, list, n_held);
+    each_step(s, found, pin_step);
     for (int32_t kind = 0; kind < TN__CACHE_GROUPS && status == TN_OK; kind++) {
-        int32_t loaded = first_loaded(s, kind, n_held);
-        status = load_kind(s, kind, seq, tokens, found, &loaded);
+        int32_t loaded = 0;
+        status = load_kind(s, kind, seq, list, tokens, found, &loaded);
         /* Without windows and states the tokens before a block that could not be loaded are of use. */
         if (status == TN_OK || !divisible) continue;
         (void)tn__pages_remove(&s->plan->kv.groups[kind], seq, loaded, -1);
@@ -251,9 +253,9 @@ tn_status tn__tiers_load(tn_session *s, int32_t seq, int32_t list, int32_t n_hel
         status = TN_OK;
     }
     if (status == TN_OK) status = load_state(s, seq, found);
-    each_step(s, n_held, found, unpin_step);
+    each_step(s, found, unpin_step);
     if (status == TN_OK) {
-        each_step(s, n_held, *n, demote_step);
+        each_step(s, *n, demote_step);
         return TN_OK;
     }
     for (int g = 0; g < TN__CACHE_GROUPS; g++)

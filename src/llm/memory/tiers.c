@@ -275,29 +275,39 @@ static bool cells_of_range(const tn__page_table *t, int32_t list, int32_t from, 
     return n == end - from;
 }
 
+/* Stores positions from … end - 1 of a list, which are in one block. Nothing is stored if it does not hold them all,
+ * if their tokens are not known, or if other lists hold them, as t->numbers says where `unless_shared` is set. */
+static tn_status store_range(tn_session *s, int32_t list, int32_t kind, int32_t from, int32_t end,
+                             bool unless_shared) {
+    const tn__page_table *t = &s->plan->kv.groups[kind], *remembered = &s->plan->kv.groups[s->prefixes.group];
+    int32_t cells[TN__BLOCK], named[TN__BLOCK];
+    tn_token tokens[TN__BLOCK];
+    bool shared = unless_shared, known = true;
+    if (from >= end || !cells_of_range(t, list, from, end, cells) ||
+        !cells_of_range(remembered, list, from, end, named))
+        return TN_OK;
+    for (int32_t i = 0; i < end - from; i++) {
+        shared = shared && t->numbers[cells[i]];
+        known = known && s->prefixes.hashes[named[i]];
+        tokens[i] = s->prefixes.tokens[named[i]];
+    }
+    const tn__blob_id id = {s->prefixes.hashes[named[0]], kind, from, end - from, tokens};
+    return shared || !known ? TN_OK : store_blob(s, &id, cells);
+}
+
 /* Stores the blobs of one kind from the end of the list on, so that the beginning, which more texts share, is the
  * most recently used. */
 static tn_status store_kind(tn_session *s, int32_t list, int32_t kind, int32_t n) {
     tn__page_table *t = &s->plan->kv.groups[kind];
-    const tn__page_table *remembered = &s->plan->kv.groups[s->prefixes.group];
-    int32_t held, last, first = 0, cells[TN__BLOCK], named[TN__BLOCK];
-    tn_token tokens[TN__BLOCK];
+    int32_t held, last;
     if (!s->tiers.steps[kind] || !tn__pages_extent(t, list, &held, &last)) return TN_OK;
-    if (t->window) first = TN__MAX(n + 1 - t->window, 0);
+    const int32_t wanted = t->window ? TN__MAX(n + 1 - t->window, 0) : 0;
     mark_cells_of_others(t, list);
-    for (int32_t k = (n - 1) / TN__BLOCK; k >= first / TN__BLOCK; k--) {
-        const int32_t from = TN__MAX(k * TN__BLOCK, held), end = TN__MIN(n, (k + 1) * TN__BLOCK);
-        bool shared = true;
-        if (from >= end || !cells_of_range(t, list, from, end, cells) ||
-            !cells_of_range(remembered, list, from, end, named))
-            return TN_OK;
-        for (int32_t i = 0; i < end - from; i++) {
-            shared = shared && t->numbers[cells[i]];
-            tokens[i] = s->prefixes.tokens[named[i]];
-        }
-        const tn__blob_id id = {s->prefixes.hashes[named[0]], kind, from, end - from, tokens};
-        if (shared || !id.key) continue;
-        TN_TRY(store_blob(s, &id, cells));
+    for (int32_t k = (n - 1) / TN__BLOCK; k >= 0; k--) {
+        const int32_t begin = k * TN__BLOCK, from = TN__MAX(begin, held), end = TN__MIN(n, begin + TN__BLOCK);
+        /* A block whose beginning has left the window is stored only where the window begins in it. */
+        if (end <= held || (from > begin && end <= wanted)) break;
+        TN_TRY(store_range(s, list, kind, from, end, true));
     }
     return TN_OK;
 }
@@ -321,6 +331,30 @@ void tn__tiers_store(tn_session *s, int32_t list) {
         status = store_kind(s, list, kind, last + 1);
     if (status == TN_OK) status = store_state(s, list, last + 1);
     if (status != TN_OK) tn_log(TN_LOG_WARN, "a kept prefix is given up: %s", tn_error());
+}
+
+/* Stores the blocks of a sequence whose cells leave the window of a query at `position`. */
+static tn_status store_leaving(tn_session *s, int32_t seq, int32_t position) {
+    const tn__page_table *t = &s->plan->kv.groups[TN__CACHE_WINDOW];
+    int32_t held, last, leaving = 0;
+    if (!t->sequences[seq].n || !tn__pages_extent(t, seq, &held, &last)) return TN_OK;
+    for (int32_t i = 0; i < t->sequences[seq].n; i++) {
+        const tn_page_run run = tn__page_run_at(t, seq, i);
+        const int32_t end = tn__run_position(run, run.count - 1) + 1;
+        if (position - end + 1 >= t->window) leaving = TN__MAX(leaving, end);
+    }
+    for (int32_t begin = (held + TN__BLOCK - 1) / TN__BLOCK * TN__BLOCK; begin < leaving; begin += TN__BLOCK)
+        TN_TRY(store_range(s, seq, TN__CACHE_WINDOW, begin, TN__MIN(begin + TN__BLOCK, last + 1), false));
+    return TN_OK;
+}
+
+void tn__tiers_leave_window(tn_session *s, int32_t n, const int32_t *positions, const int32_t *seqs) {
+    tn_status status = TN_OK;
+    if (!s->tiers.on || !s->tiers.steps[TN__CACHE_WINDOW]) return;
+    for (int32_t i = 0; i < n && status == TN_OK; i++)
+        if ((!i || seqs[i] != seqs[i - 1]) && s->prefixes.owners[seqs[i]].known)
+            status = store_leaving(s, seqs[i], positions[i]);
+    if (status != TN_OK) tn_log(TN_LOG_WARN, "cells that leave a window are given up: %s", tn_error());
 }
 
 /* ---- Forgetting ---- */
