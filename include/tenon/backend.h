@@ -109,7 +109,8 @@ TN_API size_t tn_buffer_type_alignment(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_max_size(const tn_buffer_type *type); /* largest single allocation */
 TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor);
 /* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, are faster there;
- * `rows` is how many activation rows they will often be multiplied with at once. */
+ * `rows` is how many activation rows they will often be multiplied with at once, 0: any number, in ops flagged
+ * TN_FLAG_REPEATABLE. */
 TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights, int64_t rows);
 TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
 /* Pinned host bytes that uploads into this memory go through. The device takes them with its first buffer of this

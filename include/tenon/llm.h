@@ -142,6 +142,9 @@ typedef struct tn_session_params {
     /* Max tokens whose feed-forward part is computed together, at least 32; 0: what suits the device. Fewer need less
      * compute memory and read the weights more often. */
     int32_t ffn_chunk;
+    /* The logits of a token depend on the tokens of its sequence alone: not on other sequences, on how tokens are
+     * divided into batches, on prefixes that were taken, or on the number of threads. */
+    bool repeatable;
     bool no_repack;  /* keep weights as in the file, never in a layout of the CPU's kernels */
     bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;

@@ -89,9 +89,10 @@ TN_API tn_status tn_type_from_f32(tn_type type, const float *from, void *to, int
 /* ---- Arena ---- */
 
 typedef struct tn_arena_params {
-    size_t size;   /* bytes of the pool, including all metadata */
-    void *memory;  /* the caller's pool (16-byte aligned, outlives the arena), or NULL: allocated by the arena */
-    bool no_alloc; /* tensors have metadata only; an allocator binds their data later */
+    size_t size;     /* bytes of the pool, including all metadata */
+    void *memory;    /* the caller's pool (16-byte aligned, outlives the arena), or NULL: allocated by the arena */
+    bool no_alloc;   /* tensors have metadata only; an allocator binds their data later */
+    bool repeatable; /* every op is flagged TN_FLAG_REPEATABLE */
 } tn_arena_params;
 
 TN_API tn_status tn_arena_new(const tn_arena_params *params, tn_arena **arena) TN_MUST_CHECK;
@@ -401,7 +402,10 @@ typedef enum tn_tensor_flag {
     TN_FLAG_PARAM = 4,
     TN_FLAG_LOSS = 8,
     TN_FLAG_PLANNED = 16, /* bound by an allocator or scheduler, whose memory may have been released since */
-    TN_FLAG_KEPT = 32     /* read outside the program that computes it: a backend must store it */
+    TN_FLAG_KEPT = 32,    /* read outside the program that computes it: a backend must store it */
+    /* The bits of a row of the result depend on that row's inputs alone: not on the number of rows or on what is in
+     * the others. In attention a row is a query, and its inputs are the cells that it sees with their positions. */
+    TN_FLAG_REPEATABLE = 64
 } tn_tensor_flag;
 
 /* The layout is part of the interface. Element (i0,i1,i2,i3) is at

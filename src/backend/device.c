@@ -44,7 +44,9 @@ bool tn_device_supports_buffer_type(tn_device *device, const tn_buffer_type *typ
     return device && type && device->ops->supports_buffer_type(device, type);
 }
 bool tn_device_wants_op(tn_device *device, const tn_tensor *node) {
-    return device && node && device->ops->wants_op && device->ops->wants_op(device, node);
+    /* Whether a device wants an op depends on its number of rows; the result of a repeatable op must not. */
+    if (!device || !node || node->flags & TN_FLAG_REPEATABLE) return false;
+    return device->ops->wants_op && device->ops->wants_op(device, node);
 }
 uint32_t tn_device_inplace_mask(tn_device *device, const tn_tensor *node) {
     if (!device || !node) return 0;

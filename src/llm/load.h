@@ -8,7 +8,7 @@ typedef struct tn__load {
     tn_buffer_type *const *types; /* per device */
     size_t n_types;
     bool repack;  /* weights go to a buffer type with a faster layout, if the device has one */
-    int32_t rows; /* activation rows usually multiplied at once */
+    int32_t rows; /* activation rows usually multiplied at once; 0: any number, repeatable */
     int (*device_of)(const void *user, const tn__weight *weight);
     const void *user;
     bool (*progress)(void *user, size_t done, size_t total);

@@ -19,6 +19,7 @@ tn_status tn_arena_new(const tn_arena_params *params, tn_arena **arena) {
     a->size = params->size;
     a->owns_memory = !params->memory;
     a->no_alloc = params->no_alloc;
+    a->repeatable = params->repeatable;
     tn_arena_reset(a);
     *arena = a;
     return TN_OK;

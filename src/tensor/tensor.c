@@ -80,7 +80,7 @@ tn_tensor *tn__op_new(tn_arena *arena, tn_op op, tn_tensor *const *src, int n_sr
     }
     if (arena->status != TN_OK) return NULL; /* the first error is kept */
 
-    tn_tensor t = {.op = op};
+    tn_tensor t = {.op = op, .flags = arena->repeatable ? TN_FLAG_REPEATABLE : 0};
     if (params) t.params = *params;
     for (int i = 0; i < n_src; i++) t.src[i] = src[i];
     for (int i = 0; i < tn_op_min_sources(op); i++) {

@@ -21,6 +21,7 @@ struct tn_arena {
     size_t n_tensors;
     bool owns_memory;
     bool no_alloc;
+    bool repeatable;
     tn_status status;
     char error[512];
 };

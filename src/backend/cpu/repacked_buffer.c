@@ -56,12 +56,15 @@ static size_t repacked_tensor_size(tn_buffer_type *type, const tn_tensor *t) {
  *   q8_0        q8_0x16 is multiplied with several rows without a transposition, whose cost is negligible for
  *               the many rows of a prompt
  *
+ *   repeatable  q8_0 and q6_K: only repacked blocks give the same bits in the fast kernels for few rows and for many
+ *
  * Other types gain nothing. */
 static bool repacked_wants(tn_buffer_type *type, const tn_tensor *t, int64_t rows) {
     enum { SEVERAL = 16 };
     const bool tiles = kernels()->level == TN__CPU_AMX && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
     const bool several = t->type == TN_Q8_0 && rows >= SEVERAL;
-    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles || several) && !t->view_src && can_repack_tensor(t);
+    const bool repeatable = rows == 0 && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
+    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles || several || repeatable) && !t->view_src && can_repack_tensor(t);
 }
 
 /* ---- Data ---- */

@@ -147,8 +147,10 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     tn__builder b = tn__begin_graph(p, shape, set);
     size_t limit = set->n_tensors ? set->n_tensors : graph_tensor_limit(p, shape);
     size_t capacity = set->n_tensors ? set->capacity : limit + p->model->n_all + 4 * (size_t)b.h->n_layer;
-    TN_TRY(
-        tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity),
+                                           .no_alloc = true,
+                                           .repeatable = p->params.repeatable},
+                        &set->arena));
     tn_arena *a = b.a = set->arena;
     TN_TRY(tn_graph_new(a, capacity, &b.graph));
     tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);

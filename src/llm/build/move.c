@@ -40,8 +40,10 @@ tn_status tn__build_move(const tn_session_plan *p, tn__shape shape, tn__graph_se
     size_t capacity = set->n_tensors ? set->capacity : limit;
     int group = shape.n_outputs;
     bool shift = shape.kind == TN__GRAPH_SHIFT;
-    TN_TRY(
-        tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity),
+                                           .no_alloc = true,
+                                           .repeatable = p->params.repeatable},
+                        &set->arena));
     tn_arena *a = b.a = set->arena;
     tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);
     tn_graph *graph;

@@ -159,6 +159,16 @@ static uint64_t hash_weights(const tn_model *m) {
     return h;
 }
 
+/* What the bits of a repeatable session depend on besides the model; 0 for others, which take what any session left.
+ */
+static uint64_t hash_of_bits(const tn_session_plan *p) {
+    if (!p->params.repeatable) return 0;
+    const tn__plan_keys keys = tn__plan_keys_of(p);
+    const uint64_t words[] = {keys.version, keys.devices, (uint64_t)p->params.n_ctx, (uint64_t)p->params.n_gpu_layers,
+                              p->params.no_repack};
+    return tn__hash_bytes(words, sizeof words, 3);
+}
+
 tn__hash128 tn__tiers_seed(const tn_session *s) {
     const tn__tiers *t = &s->tiers;
     const tn_session_params *p = &s->plan->params;
@@ -167,8 +177,9 @@ tn__hash128 tn__tiers_seed(const tn_session *s) {
         return (tn__hash128)tn__mix64(random + 1) << 64 | random;
     }
     const float rope[] = {p->rope_base, p->rope_scale};
-    const uint64_t words[] = {t->disk.salt[0], t->disk.salt[1], tn__plan_keys_of(s->plan).model,
-                              hash_weights(s->plan->model), tn__cache_key(p)};
+    const uint64_t words[] = {
+        t->disk.salt[0],  t->disk.salt[1],      tn__plan_keys_of(s->plan).model, hash_weights(s->plan->model),
+        tn__cache_key(p), hash_of_bits(s->plan)};
     const uint64_t low = tn__hash_bytes(rope, sizeof rope, tn__hash_bytes(words, sizeof words, 1));
     return (tn__hash128)tn__hash_combine(low, tn__hash_bytes(words, sizeof words, 2)) << 64 | low;
 }

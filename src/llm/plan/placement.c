@@ -62,7 +62,7 @@ tn_status tn__placement_new(tn_session_plan *plan) {
     if (params->n_overrides > INT16_MAX) return tn_fail(TN_E_INVALID, "%zu overrides", params->n_overrides);
     p->n_devices = tn_sched_stream_count(plan->sched);
     p->repack = m->loaded ? m->repacked : !params->no_repack;
-    p->repack_rows = m->loaded ? m->repack_rows : params->n_seqs;
+    p->repack_rows = m->loaded ? m->repack_rows : params->repeatable ? 0 : params->n_seqs;
     TN_TRY(allocate_placement(p, n_items, m->n_all));
     p->params = (tn_placement_params){.devices = p->devices,
                                       .n_devices = p->n_devices,

@@ -20,7 +20,7 @@ typedef struct tn__session_placement {
     tn__weight_placement *weights; /* by number in the model */
     bool ends_together;            /* the embedding goes with the output, if that is off the host */
     bool repack;                   /* weights go to the buffer type whose layout is fastest for them… */
-    int32_t repack_rows;           /* …when this many rows are multiplied at once */
+    int32_t repack_rows;           /* …when this many rows are multiplied at once; 0: repeatable */
     /* The search for a placement that fits. */
     tn_placement_params params; /* points to the fields below; the output side is the last layer */
     tn_placement_device *devices;

@@ -75,6 +75,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->n_pipeline,
                                p->n_gpu_layers,
                                p->no_repack,
+                               p->repeatable,
                                p->ffn_chunk,
                                p->embeddings,
                                p->pooling,

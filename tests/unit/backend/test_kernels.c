@@ -77,9 +77,9 @@ static float prepared_value(tn__act_form form, const void *data, int64_t rows, i
 }
 
 /* Runs a problem at one level with `nth` shares, one after the other. */
-static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const void *repacked, bool precise, int nth,
+static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const void *repacked, int how, int nth,
                          tn__act_form *form_out, void **prepared_out) {
-    tn__act_form form = table->matmul_form(p->type, repacked != NULL, p->m, p->n, p->k, precise);
+    tn__act_form form = table->matmul_form(p->type, repacked != NULL, p->m, p->n, p->k, how);
     void *prepared = aligned(table->act_bytes(form, p->n, p->k));
     for (int t = 0; t < nth; t++)
         table->act_prepare(form, p->x, (size_t)p->k * sizeof(float), NULL, p->n, p->k, prepared, t, nth);
@@ -87,6 +87,7 @@ static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const v
     tn__matmul_job job = {.type = p->type,
                           .repacked = repacked != NULL,
                           .form = form,
+                          .repeatable = (how & TN__MATMUL_REPEATABLE) != 0,
                           .m = p->m,
                           .n = p->n,
                           .k = p->k,
@@ -105,10 +106,11 @@ static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const v
     return out;
 }
 
-static void check_matmul(const tn__cpu_kernels *table, const problem *p, const void *repacked, bool precise) {
+static void check_matmul(const tn__cpu_kernels *table, const problem *p, const void *repacked, int how) {
+    const bool precise = (how & TN__MATMUL_PRECISE) != 0;
     tn__act_form form;
     void *prepared;
-    float *out = run_matmul(table, p, repacked, precise, 1, &form, &prepared);
+    float *out = run_matmul(table, p, repacked, how, 1, &form, &prepared);
     if (precise) assert_true(form == TN__ACT_PLAIN || form == TN__ACT_F32);
     for (int64_t j = 0; j < p->n; j++) {
         for (int64_t i = 0; i < p->m; i++) {
@@ -132,7 +134,7 @@ static void check_matmul(const tn__cpu_kernels *table, const problem *p, const v
     for (int nth = 2; nth <= 5; nth += 3) {
         tn__act_form form2;
         void *prepared2;
-        float *again = run_matmul(table, p, repacked, precise, nth, &form2, &prepared2);
+        float *again = run_matmul(table, p, repacked, how, nth, &form2, &prepared2);
         if (memcmp(out, again, (size_t)(p->m * p->n) * sizeof(float)) != 0)
             fail_msg("%s %s%s m=%d n=%d k=%d: %d threads give other bits than 1", table->name, type_name(p->type),
                      repacked ? " repacked" : "", (int)p->m, (int)p->n, (int)p->k, nth);
@@ -163,11 +165,12 @@ static void matmul_shapes(const tn__cpu_kernels *table) {
             if (round == 0) n = 1;
             if (round == 1) n = in_short() ? 17 : 65;
             problem p = make_problem(&r, type, m, n, k);
-            check_matmul(table, &p, NULL, round % 3 == 2);
+            const int how = (round % 3 == 2 ? TN__MATMUL_PRECISE : 0) | (round % 2 ? TN__MATMUL_REPEATABLE : 0);
+            check_matmul(table, &p, NULL, how);
             if (tn__can_repack(type, m, k)) {
                 void *repacked = aligned(table->repacked_bytes(type, m, k));
                 table->repack(type, m, k, p.w, p.stride, repacked, 0, (m + 15) / 16);
-                check_matmul(table, &p, repacked, round % 3 == 2);
+                check_matmul(table, &p, repacked, how);
                 free(repacked);
             }
             free_problem(&p);
@@ -177,6 +180,46 @@ static void matmul_shapes(const tn__cpu_kernels *table) {
 static void test_matmul_agrees_with_float64_for_every_type(void **state) {
     (void)state;
     for_each_level(matmul_shapes);
+}
+
+/* The first columns of a problem alone give the bits that they have among the others. */
+static void check_repeatable(const tn__cpu_kernels *table, const problem *p, const void *repacked, int how) {
+    static const int64_t ns[] = {1, 2, 3, 5, 8, 9, 16, 33};
+    tn__act_form form;
+    void *prepared;
+    float *whole = run_matmul(table, p, repacked, how, 1, &form, &prepared);
+    free(prepared);
+    for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
+        problem few = *p;
+        few.n = ns[i];
+        float *out = run_matmul(table, &few, repacked, how, 2, &form, &prepared);
+        if (memcmp(out, whole, (size_t)(few.n * p->m) * sizeof(float)) != 0)
+            fail_msg("%s %s%s m=%d k=%d: %d rows give other bits than %d", table->name, type_name(p->type),
+                     repacked ? " repacked" : "", (int)p->m, (int)p->k, (int)few.n, (int)p->n);
+        free(out);
+        free(prepared);
+    }
+    free(whole);
+}
+static void matmul_repeatable(const tn__cpu_kernels *table) {
+    rng r = {45};
+    for (int t = 0; t < TYPES; t++) {
+        const int64_t block = tn__block_of(types[t]), m = 45, k = block * (block == 256 ? 3 : block > 1 ? 23 : 700);
+        problem p = make_problem(&r, types[t], m, 70, k);
+        check_repeatable(table, &p, NULL, TN__MATMUL_REPEATABLE);
+        check_repeatable(table, &p, NULL, TN__MATMUL_REPEATABLE | TN__MATMUL_PRECISE);
+        if (tn__can_repack(types[t], m, k)) {
+            void *repacked = aligned(table->repacked_bytes(types[t], m, k));
+            table->repack(types[t], m, k, p.w, p.stride, repacked, 0, (m + 15) / 16);
+            check_repeatable(table, &p, repacked, TN__MATMUL_REPEATABLE);
+            free(repacked);
+        }
+        free_problem(&p);
+    }
+}
+static void test_repeatable_matmul_does_not_depend_on_the_number_of_rows(void **state) {
+    (void)state;
+    for_each_level(matmul_repeatable);
 }
 
 static void matmul_parts(const tn__cpu_kernels *table) {
@@ -578,6 +621,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_levels_have_names_and_complete_tables),
         cmocka_unit_test(test_matmul_agrees_with_float64_for_every_type),
+        cmocka_unit_test(test_repeatable_matmul_does_not_depend_on_the_number_of_rows),
         cmocka_unit_test(test_matmul_in_parts_with_gather_and_scatter),
         cmocka_unit_test(test_matmul_lets_nan_and_infinity_through),
         cmocka_unit_test(test_packing_keeps_every_bit),

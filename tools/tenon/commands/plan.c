@@ -37,8 +37,9 @@ static void print_heading(const struct plan_subject *s, FILE *out) {
     fprintf(out, "context %d", s->params.n_ctx);
     if (s->params.n_ctx > s->info.n_ctx_train) fprintf(out, " (the model was trained with %d)", s->info.n_ctx_train);
     char cache[CACHE_TYPES_TEXT];
-    fprintf(out, ", batch %d, micro-batch %d, %d sequence%s, cache %s\n\n", s->params.n_batch, s->params.n_ubatch,
-            s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s", cache_types_text(&s->params, cache));
+    fprintf(out, ", batch %d, micro-batch %d, %d sequence%s, cache %s%s\n\n", s->params.n_batch, s->params.n_ubatch,
+            s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s", cache_types_text(&s->params, cache),
+            s->params.repeatable ? ", repeatable" : "");
 }
 
 static void print_table(const struct plan_subject *s, FILE *out) {
@@ -135,7 +136,7 @@ static int print_plan_json(const struct plan_subject *s) {
     const tn_type k_window = s->params.cache_k_window, v_window = s->params.cache_v_window;
     for (size_t d = 0; d < s->fit.n_devices; d++) json_array_append_new(devices, device_json(&s->fit.devices[d]));
     json_t *root = json_pack(
-        "{s:o, s:o, s:{s:I, s:I, s:i}, s:{s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s}, s:b, s:o, s:o, "
+        "{s:o, s:o, s:{s:I, s:I, s:i}, s:{s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b}, s:b, s:o, s:o, "
         "s:{s:{s:I, s:I}, s:{s:I, s:I}}}",
         "model", show_json_text((tn_gguf_str){s->path, strlen(s->path)}), "architecture",
         show_json_text((tn_gguf_str){s->info.architecture, strlen(s->info.architecture)}), "size", "parameters",
@@ -143,11 +144,11 @@ static int print_plan_json(const struct plan_subject *s) {
         s->params.n_ctx, "batch", s->params.n_batch, "ubatch", s->params.n_ubatch, "seqs", s->params.n_seqs,
         "cache_type_k", tn_type_name(s->params.cache_k), "cache_type_v", tn_type_name(s->params.cache_v),
         "cache_type_k_window", tn_type_name(k_window != TN_TYPE_LIMIT ? k_window : s->params.cache_k),
-        "cache_type_v_window", tn_type_name(v_window != TN_TYPE_LIMIT ? v_window : s->params.cache_v), "fits",
-        (int)s->fit.fits, "advice", s->fit.fits ? json_null() : json_string(tn_session_plan_advice(s->plan)),
-        "devices", devices, "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits",
-        (json_int_t)s->fit.splits_prefill, "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits",
-        (json_int_t)s->fit.splits_decode);
+        "cache_type_v_window", tn_type_name(v_window != TN_TYPE_LIMIT ? v_window : s->params.cache_v), "repeatable",
+        (int)s->params.repeatable, "fits", (int)s->fit.fits, "advice",
+        s->fit.fits ? json_null() : json_string(tn_session_plan_advice(s->plan)), "devices", devices, "graphs",
+        "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits", (json_int_t)s->fit.splits_prefill, "decode",
+        "nodes", (json_int_t)s->fit.nodes_decode, "splits", (json_int_t)s->fit.splits_decode);
     const char *warning = tn_session_plan_warning(s->plan);
     json_object_set_new(root, "warning", *warning ? json_string(warning) : json_null());
     json_object_set_new(root, "predicted", predicted_speed_json(s->plan));

@@ -204,8 +204,9 @@ void log_session(const char *path, const tn_model *model, const tn_session *sess
            human_count(a, (double)i.n_params), human_bytes(b, i.bytes), (double)(tn_time_ns() - began_ns) / 1e9);
     tn_log(TN_LOG_INFO, "%s, %s kernels, %d threads", tn_cpu_name(), tn_cpu_level(),
            p.n_threads > 0 ? p.n_threads : tn_cpu_count());
-    tn_log(TN_LOG_INFO, "context %d, batch %d, micro-batch %d, %d sequence%s, cache %s", p.n_ctx, p.n_batch,
-           p.n_ubatch, p.n_seqs, p.n_seqs == 1 ? "" : "s", cache_types_text(&p, cache));
+    tn_log(TN_LOG_INFO, "context %d, batch %d, micro-batch %d, %d sequence%s, cache %s%s", p.n_ctx, p.n_batch,
+           p.n_ubatch, p.n_seqs, p.n_seqs == 1 ? "" : "s", cache_types_text(&p, cache),
+           p.repeatable ? ", repeatable" : "");
     if (tn_session_memory(session, &fit) != TN_OK) return;
     for (size_t n = 0; n < fit.n_devices; n++) {
         const tn_fit_device *f = &fit.devices[n];

@@ -133,6 +133,10 @@ static const struct option model_table[] = {
      .choices = "fast balanced exact",
      .help = "effort of planning memory; exact may take long"},
     {.name = "check-tensors", .kind = OPTION_FLAG, .help = "check the weights for NaN and infinity while loading"},
+    {.name = "repeatable",
+     .kind = OPTION_FLAG,
+     .help = "what a sequence computes does not depend on other sequences, cached prompts, batches and threads",
+     .env = "TENON_REPEATABLE"},
     {.name = "no-pack",
      .kind = OPTION_FLAG,
      .help = "keep weights in the file's layout instead of repacking them for the CPU"},
@@ -302,6 +306,7 @@ int session_params_from(const struct args *args, tn_session_params *p) {
     p->n_threads = (int)args_int(args, "threads");
     p->n_gpu_layers = (int32_t)args_int(args, "gpu-layers");
     p->n_pipeline = (int)args_int(args, "pipeline");
+    p->repeatable = args_flag(args, "repeatable");
     p->no_repack = args_flag(args, "no-pack");
     p->abort = interrupted_callback;
     int code = read_cache(args, p);

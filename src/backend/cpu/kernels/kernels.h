@@ -40,6 +40,12 @@ typedef enum tn__cpu_level {
  * is padded with zeros. Tiles have a layout of their own: see tn__act_tile. */
 enum { TN__CHUNK = 256, TN__ACT_ALIGN = 64, TN__TILE_ROWS = 16, TN__TILE_VALUES = 32 };
 
+/* How a mat-mul is computed; combined with |. */
+enum {
+    TN__MATMUL_PRECISE = 1,    /* activations are never quantized */
+    TN__MATMUL_REPEATABLE = 2, /* the bits of a result do not depend on the number of activation rows */
+};
+
 typedef enum tn__act_form {
     TN__ACT_PLAIN, /* f32 rows as they are */
     TN__ACT_F32,   /* chunks of 256 floats */
@@ -70,6 +76,7 @@ typedef struct tn__matmul_job {
     tn_type type;      /* of the weights */
     bool repacked;     /* w was written by `repack`; otherwise rows w_stride bytes apart */
     tn__act_form form; /* the result of matmul_form for these weights (n may be smaller: an expert's rows) */
+    bool repeatable;   /* TN__MATMUL_REPEATABLE was given to matmul_form */
     int64_t m, n, k;
     const void *w;
     size_t w_stride;
@@ -98,6 +105,7 @@ typedef struct tn__attention_job {
     float *out;
     size_t out_head, out_token;
     bool paged;
+    bool repeatable;          /* a query's bits depend on its cells and their positions alone: TN_FLAG_REPEATABLE */
     const int32_t *q_pos;     /* [2, tokens]; NULL if not paged: cells - tokens + index */
     const tn_page_run *pages; /* [sequences][1 + runs]; the first entry's `cell` is the number of runs */
     int64_t runs, sequences;
@@ -165,7 +173,7 @@ typedef struct tn__cpu_kernels {
     const char *name; /* "avx512" */
 
     /* Mat-mul. */
-    tn__act_form (*matmul_form)(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise);
+    tn__act_form (*matmul_form)(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, int how);
     size_t (*act_bytes)(tn__act_form form, int64_t rows, int64_t k);
     /* Row r is read from x + (gather ? gather[r] : r)·x_stride; for TILES it is zero where gather[r] is negative. */
     void (*act_prepare)(tn__act_form form, const float *x, size_t x_stride, const int32_t *gather, int64_t rows,

@@ -79,6 +79,32 @@ static inline const uint16_t *tn__bf16_at(const tn__matmul_job *job, int64_t c, 
     return (const uint16_t *)job->x + (c * job->x_rows + job->x_first + j) * TN__CHUNK;
 }
 
+/* The part of a job with activation rows [j, j + n). */
+static inline tn__matmul_job tn__job_columns(const tn__matmul_job *job, int64_t j, int64_t n) {
+    tn__matmul_job part = *job;
+    part.n = n;
+    if (job->form == TN__ACT_PLAIN)
+        part.x = (const char *)job->x + (size_t)j * job->x_stride;
+    else
+        part.x_first += j;
+    if (job->scatter)
+        part.scatter += j;
+    else
+        part.out = (float *)((char *)job->out + (size_t)j * job->out_stride);
+    return part;
+}
+
+/* Weight rows [from, to) times any number of activation rows, with a kernel for few of them. Blocks of activations
+ * stay in the second-level cache. */
+static inline void tn__gemv_blocks(const tn__matmul_job *job, int64_t from, int64_t to,
+                                   void (*gemv)(const tn__matmul_job *job, int64_t from, int64_t to)) {
+    enum { BLOCK = 32 };
+    for (int64_t j = 0; j < job->n; j += BLOCK) {
+        const tn__matmul_job part = tn__job_columns(job, j, job->n - j < BLOCK ? job->n - j : BLOCK);
+        gemv(&part, from, to);
+    }
+}
+
 /* Calls fn(…, j, count) for all of n activation rows, four at a time. The count is a compile-time constant. */
 #define TN__BY_FOUR(n, fn, ...)                                                                                      \
     do {                                                                                                             \

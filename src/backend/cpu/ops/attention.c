@@ -28,6 +28,7 @@ static tn__attention_job attention_job_for(const tn_tensor *node, int64_t batch)
         .out_head = node->nb[1],
         .out_token = node->nb[2],
         .params = node->params.attention,
+        .repeatable = (node->flags & TN_FLAG_REPEATABLE) != 0,
     };
     if (pages) {
         job.paged = true;

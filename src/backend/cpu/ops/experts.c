@@ -28,7 +28,7 @@ static expert_plan expert_plan_of(const tn_tensor *node, const tn__cpu_kernels *
                      .pairs = tn_nelements(ids),
                      .experts = x->ne[2],
                      .repacked = tn__is_repacked(x)};
-    p.form = kernels->matmul_form(x->type, p.repacked, p.m, p.pairs, p.k, false);
+    p.form = kernels->matmul_form(x->type, p.repacked, p.m, p.pairs, p.k, tn__matmul_how(node));
     p.alone = p.pairs * p.k <= TN__ALONE_VALUES;
     p.align = p.form == TN__ACT_TILES ? TN__TILE_ROWS : 1;
     p.rows = p.pairs + TN__MIN(p.pairs, p.experts) * (p.align - 1);
@@ -118,6 +118,7 @@ static void multiply_experts(const expert_plan *p, const tn__task *task, const e
             .type = x->type,
             .repacked = p->repacked,
             .form = p->form,
+            .repeatable = (out->flags & TN_FLAG_REPEATABLE) != 0,
             .m = p->m,
             .n = g->end[e] - g->start[e],
             .k = p->k,

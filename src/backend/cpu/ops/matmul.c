@@ -40,7 +40,7 @@ static matmul_plan matmul_plan_of(const tn_tensor *node, const tn__cpu_kernels *
     p.merged = x->ne[2] == 1 && x->ne[3] == 1 && (p.converts || even_rows(y));
     p.jobs = p.merged ? 1 : y->ne[2] * y->ne[3];
     if (p.merged) p.n = tn_nrows(y);
-    p.form = kernels->matmul_form(x->type, p.repacked, p.m, p.n, p.k, node->params.mul_mat.precise != 0);
+    p.form = kernels->matmul_form(x->type, p.repacked, p.m, p.n, p.k, tn__matmul_how(node));
     p.own_rows = !p.converts && p.jobs == 1 && kernels->level != TN__CPU_AMX && n_threads > 1 &&
                  n_threads <= OWN_THREADS && p.n >= (int64_t)OWN_ROWS * n_threads;
     p.alone = !p.converts && p.jobs == 1 && p.form != TN__ACT_PLAIN && p.n * p.k <= TN__ALONE_VALUES && !p.own_rows;
@@ -125,6 +125,7 @@ static tn__matmul_job matmul_job_of(const matmul_plan *p, const tn__task *task, 
         .type = x->type,
         .repacked = p->repacked,
         .form = p->form,
+        .repeatable = (out->flags & TN_FLAG_REPEATABLE) != 0,
         .m = p->m,
         .n = p->n,
         .k = p->k,

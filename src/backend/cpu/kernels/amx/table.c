@@ -6,9 +6,9 @@
 /* Up to this many activation rows, building bfloat16 panels costs more than tiles save. */
 enum { FEW = 32 };
 
-static tn__act_form matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
-    if (n > FEW && type != TN_F32 && type != TN_F16 && !precise) return TN__ACT_TILES;
-    return tn__avx512_matmul_form(type, repacked, m, n, k, precise);
+static tn__act_form matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, int how) {
+    if (n > FEW && type != TN_F32 && type != TN_F16 && !how) return TN__ACT_TILES;
+    return tn__avx512_matmul_form(type, repacked, m, n, k, how);
 }
 
 static void matmul(const tn__matmul_job *job, int ith, int nth) {

@@ -228,6 +228,9 @@ TN__INLINE void sub_block(const tn__panel16 *a, const tn__panel16 *b, const tn__
     }
 }
 
+/* The i-th of a chunk's sub-blocks of 16: as gemv.h takes those of q6_K, first halves of 32 values before second. */
+TN__INLINE int order_of_16(int i) { return (i & 8) | (i & 3) << 1 | (i >> 2 & 1); }
+
 /* 32 rows × cols columns over `values` values of k (up to DEPTH chunks). */
 TN__INLINE void kernel(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x, int64_t x_rows, int64_t values,
                        bool first, float *const out[COLS], row_masks rows, bool per16, bool minimum, const int cols) {
@@ -237,8 +240,10 @@ TN__INLINE void kernel(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x,
         const tn__panel16 *a = &panel[chunk][0], *b = &panel[chunk][1];
         int blocks = (int)(values - at < TN__CHUNK ? (values - at) / 32 : 8);
         if (per16) {
-            for (int s = 0; s < 2 * blocks; s++)
+            for (int i = 0; i < 2 * blocks; i++) {
+                const int s = blocks == 8 ? order_of_16(i) : i;
                 sub_block(a, b, x, 4 * s, 4, s, &x->d[s / 2], &x->ds16[s], &x->bias16[s], minimum, cols, acc);
+            }
         } else {
             for (int s = 0; s < blocks; s++)
                 sub_block(a, b, x, 8 * s, 8, s, &x->d[s], &x->ds[s], &x->bias[s], minimum, cols, acc);

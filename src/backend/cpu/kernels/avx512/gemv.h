@@ -105,9 +105,10 @@ TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
 TN__INLINE __m512 halves16(const void *d) { return _mm512_cvtph_ps(_mm256_loadu_si256(d)); }
 TN__INLINE __m512 bytes16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
 
-/* Multiplies a block's dot products by the scales of the weights and of the activations. */
+/* Multiplies a block's dot products by the scales of the weights and of the activations. All kernels for repacked
+ * weights use the operations of gemm_q8.c in its order, so that few rows and many give the same bits. */
 TN__INLINE __m512 scaled(__m512i dot, __m512 d, const tn__q8_chunk *x, int at, __m512 acc) {
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(d, _mm512_set1_ps(x->d[at / 32])), acc);
+    return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), d), _mm512_set1_ps(x->d[at / 32]), acc);
 }
 
 /* One unit (32 or 256 values) of 16 rows times `cols` activation rows, whose chunks are adjacent. The unit starts
@@ -188,11 +189,11 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
                less_b = _mm512_mul_ps(bytes16(min_b), dmin);
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) {
-            __m512 by_a = _mm512_mul_ps(scale_a, _mm512_set1_ps(x[j].d[2 * p]));
-            __m512 by_b = _mm512_mul_ps(scale_b, _mm512_set1_ps(x[j].d[2 * p + 1]));
-            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low[j]), by_a, acc[j]);
+            const __m512 a_dot = _mm512_mul_ps(_mm512_cvtepi32_ps(low[j]), scale_a);
+            const __m512 b_dot = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srai_epi32(high[j], 4)), scale_b);
+            acc[j] = _mm512_fmadd_ps(a_dot, _mm512_set1_ps(x[j].d[2 * p]), acc[j]);
             acc[j] = _mm512_fnmadd_ps(less_a, _mm512_set1_ps(x[j].ds[2 * p]), acc[j]);
-            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_srai_epi32(high[j], 4)), by_b, acc[j]);
+            acc[j] = _mm512_fmadd_ps(b_dot, _mm512_set1_ps(x[j].d[2 * p + 1]), acc[j]);
             acc[j] = _mm512_fnmadd_ps(less_b, _mm512_set1_ps(x[j].ds[2 * p + 1]), acc[j]);
         }
     }
@@ -237,8 +238,8 @@ TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m
         const __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)), d);
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) {
-            const __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(x[j].d[4 * half + r]));
-            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][j]), by, acc[j]);
+            const __m512 by_scale = _mm512_mul_ps(_mm512_cvtepi32_ps(dot[r][j]), scale);
+            acc[j] = _mm512_fmadd_ps(by_scale, _mm512_set1_ps(x[j].d[4 * half + r]), acc[j]);
         }
     }
 }
@@ -408,7 +409,7 @@ TN__INLINE void float_rows(const tn__matmul_job *job, tn_type type, int64_t row,
 }
 #define FLOAT_OF(NAME)                                                                                               \
     static void float_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                                  \
-        if (job->n == 1) {                                                                                           \
+        if (job->n == 1 && !job->repeatable) {                                                                       \
             for (; from < to; from++) float_tile(job, TN_##NAME, from, 0, 1, 1, 4);                                  \
         }                                                                                                            \
         for (; from + 4 <= to; from += 4) float_rows(job, TN_##NAME, from, 4);                                       \

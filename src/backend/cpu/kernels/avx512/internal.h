@@ -21,9 +21,10 @@ extern const tn__gemv tn__avx512_gemv;
 void tn__avx512_gemm_q8(const tn__matmul_job *job, int ith, int nth);
 void tn__avx512_gemm_f32(const tn__matmul_job *job, int ith, int nth);
 
-/* Above this many activation rows, building panels is worth its cost. */
+/* Above this many activation rows, building panels is worth its cost. Repeatable jobs use panels for all numbers of
+ * rows, except repacked blocks, for which both kernels give the same bits, and floats, which never use them. */
 enum { TN__AVX512_FEW_Q8 = 4, TN__AVX512_FEW_REPACKED = 8, TN__AVX512_FEW_FLOAT = 8 };
-tn__act_form tn__avx512_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise);
+tn__act_form tn__avx512_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, int how);
 void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth);
 void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int ith, int nth);
 

@@ -3,10 +3,10 @@
 
 static bool is_float(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16; }
 
-tn__act_form tn__avx512_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
+tn__act_form tn__avx512_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, int how) {
     (void)repacked, (void)m, (void)k;
-    if (is_float(type)) return n <= TN__AVX512_FEW_FLOAT ? TN__ACT_PLAIN : TN__ACT_F32;
-    return precise ? TN__ACT_F32 : TN__ACT_Q8;
+    if (is_float(type)) return n <= TN__AVX512_FEW_FLOAT || how & TN__MATMUL_REPEATABLE ? TN__ACT_PLAIN : TN__ACT_F32;
+    return how & TN__MATMUL_PRECISE ? TN__ACT_F32 : TN__ACT_Q8;
 }
 
 void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int ith, int nth) {
@@ -14,10 +14,11 @@ void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int
     bool few = job->n <= (job->form != TN__ACT_Q8 ? TN__AVX512_FEW_FLOAT
                           : job->repacked         ? TN__AVX512_FEW_REPACKED
                                                   : TN__AVX512_FEW_Q8);
+    if (job->repeatable) few = is_float(job->type) || (few && job->repacked);
     if (few && (job->form == TN__ACT_Q8 || is_float(job->type))) {
         tn__share(job->m, job->repacked ? 16 : 1, ith, nth, &from, &to);
         if (job->form != TN__ACT_Q8) {
-            gemv->floats(job, from, to);
+            tn__gemv_blocks(job, from, to, gemv->floats);
         } else if (job->repacked) {
             gemv->q8_repacked(job, from, to);
         } else {

@@ -119,8 +119,8 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
     }
 }
 
-static tn__act_form matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
-    (void)type, (void)repacked, (void)m, (void)n, (void)k, (void)precise;
+static tn__act_form matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, int how) {
+    (void)type, (void)repacked, (void)m, (void)n, (void)k, (void)how;
     return TN__ACT_PLAIN;
 }
 

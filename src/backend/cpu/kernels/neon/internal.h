@@ -11,7 +11,7 @@ void tn__neon_gemm_f32(const tn__matmul_job *job, int ith, int nth);
 void tn__neon_gemv_f32(const tn__matmul_job *job, int64_t from, int64_t to);
 void tn__neon_gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to);
 void tn__neon_gemm_q8(const tn__matmul_job *job, int ith, int nth);
-tn__act_form tn__neon_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise);
+tn__act_form tn__neon_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, int how);
 void tn__neon_matmul(const tn__matmul_job *job, int ith, int nth);
 /* Above this many activation rows, building panels is worth its cost. */
 enum { TN__NEON_FEW = 4 };

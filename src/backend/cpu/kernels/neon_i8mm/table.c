@@ -32,7 +32,7 @@ static inline void panel_code(int8_t *panel, int row, const int8_t *code) {
 #include "backend/cpu/kernels/neon/gemm_q8.h"
 
 static void matmul(const tn__matmul_job *job, int ith, int nth) {
-    if (job->form == TN__ACT_Q8 && job->n > TN__NEON_FEW) {
+    if (job->form == TN__ACT_Q8 && job->n > TN__NEON_FEW && !job->repeatable) {
         gemm_q8(job, ith, nth);
     } else {
         tn__neon_matmul(job, ith, nth);

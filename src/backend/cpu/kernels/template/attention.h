@@ -22,10 +22,24 @@ enum {
     ATT_FEW = 16,    /* up to this many query rows per kv head, cells are split */
     ATT_SPLIT = 512, /* cells of one split; twice or more where there would be more than ATT_SPLITS */
     ATT_SPLITS = 32,
+    ATT_FIXED_SPLIT = 1024, /* the same in repeatable jobs, by the size of the cache */
+    ATT_FIXED_SPLITS = 64,
     ATT_STEP = 16,  /* cells computed at a time when there are few queries; a multiple of every VL */
     ATT_LIST = 256, /* the most and the least cells of a list that few queries process together */
     ATT_LIST_LEAST = 64,
 };
+
+/* Cells of a split of a group that sees `cells`. In repeatable jobs all splits have the same length. */
+static int64_t att_split_cells(const tn__attention_job *job, int64_t cells) {
+    int64_t each = ATT_SPLIT, most = ATT_SPLITS;
+    if (job->repeatable) each = ATT_FIXED_SPLIT, most = ATT_FIXED_SPLITS, cells = job->cells;
+    while (cells > each * most) each *= 2;
+    return each;
+}
+static int att_splits_of(const tn__attention_job *job, int64_t cells) {
+    const int64_t each = att_split_cells(job, cells);
+    return cells > each ? (int)((cells + each - 1) / each) : 1;
+}
 
 #include "backend/cpu/kernels/template/attention_view.h"
 
@@ -51,19 +65,24 @@ static size_t att_thread_floats(const tn__attention_job *job) {
     return (floats + 6 * 16 + 15) / 16 * 16;
 }
 static int64_t att_group_rows(const tn__attention_job *job) { return job->tokens * (job->heads / job->kv_heads); }
-/* Query rows per kv head of a group of few, at most; 0: there is no such group. */
+/* Tokens of a group of few query rows, at most; 0: there is no such group. Repeatable jobs have no others: the two
+ * kinds of groups add in different orders. */
+static int64_t att_few_tokens(const tn__attention_job *job) {
+    const int64_t tokens = ATT_FEW / (job->heads / job->kv_heads);
+    return tokens == 0 && job->repeatable ? 1 : tokens;
+}
+/* Query rows per kv head of a group of few, at most. */
 static int64_t att_few_rows(const tn__attention_job *job) {
-    const int64_t share = job->heads / job->kv_heads, tokens = ATT_FEW / share;
+    const int64_t share = job->heads / job->kv_heads, tokens = att_few_tokens(job);
     return share * (job->tokens < tokens ? job->tokens : tokens);
 }
 static size_t att_few_floats(const tn__attention_job *job);
 static bool att_is_tiled(const tn__attention_job *job);
 static size_t att_tiled_floats(const tn__attention_job *job);
-static int att_splits_of(int64_t cells);
 /* Of one thread. */
 static size_t att_floats(const tn__attention_job *job) {
     const size_t few = att_few_rows(job) > 0 ? att_few_floats(job) : 0;
-    if (att_group_rows(job) <= ATT_FEW) return few;
+    if (job->repeatable || att_group_rows(job) <= ATT_FEW) return few;
     const size_t floats = att_is_tiled(job) ? att_tiled_floats(job) : att_thread_floats(job);
     return few > floats ? few : floats;
 }
@@ -87,7 +106,10 @@ static int att_splits(const tn__attention_job *job) {
     if (att_few_rows(job) == 0) return 1;
     int64_t cells = job->cells;
     if (job->paged && __builtin_mul_overflow(job->runs, job->params.page, &cells)) cells = INT64_MAX / 2;
-    return cells > (int64_t)ATT_SPLIT * ATT_SPLITS ? ATT_SPLITS : att_splits_of(cells);
+    if (job->repeatable) /* and two splits of gaps */
+        return att_splits_of(job, cells < job->cells ? cells : job->cells) +
+               (job->params.window > 0 || job->params.chunk > 0 ? 2 : 0);
+    return cells > (int64_t)ATT_SPLIT * ATT_SPLITS ? ATT_SPLITS : att_splits_of(job, cells);
 }
 /* A group that is cut between threads. */
 typedef struct att_cut {

@@ -18,12 +18,15 @@ typedef struct att_group {
 static att_group att_group_at(const tn__attention_job *job, int64_t token) {
     att_group g = {.token = token, .tokens = 1};
     const tn__query q = tn__query_of(job, token);
+    const int64_t most = job->repeatable ? att_few_tokens(job) : INT64_MAX;
     if (!job->paged)
         g.tokens = job->tokens - token;
     else
-        while (token + g.tokens < job->tokens && tn__query_of(job, token + g.tokens).sequence == q.sequence)
+        while (g.tokens < most && token + g.tokens < job->tokens &&
+               tn__query_of(job, token + g.tokens).sequence == q.sequence)
             g.tokens++;
-    g.few = g.tokens * (job->heads / job->kv_heads) <= ATT_FEW;
+    if (g.tokens > most) g.tokens = most;
+    g.few = g.tokens <= att_few_tokens(job);
     g.span = att_span_of(job, token, token + g.tokens);
     att_cursor all = att_cursor_of(job, q, g.span);
     g.cells = att_cursor_skip(job, &all, INT64_MAX);
@@ -37,17 +40,6 @@ static tn__attention_job att_part(const tn__attention_job *job, const att_group 
     part.out = (float *)((char *)job->out + (size_t)g->token * job->out_token);
     if (job->q_pos) part.q_pos = job->q_pos + 2 * g->token;
     return part;
-}
-
-/* Cells of a split: at most ATT_SPLITS splits. */
-static int64_t att_split_cells(int64_t cells) {
-    int64_t each = ATT_SPLIT;
-    while (cells > each * ATT_SPLITS) each *= 2;
-    return each;
-}
-static int att_splits_of(int64_t cells) {
-    const int64_t each = att_split_cells(cells);
-    return cells > each ? (int)((cells + each - 1) / each) : 1;
 }
 
 /* ---- The line ---- */
@@ -81,8 +73,9 @@ static int64_t att_bound(int64_t length, int ith, int nth) { return length / nth
 /* Of a group of few rows that begins at `at`: the first unit that begins at or after `bound`. Unit i is kv head
  * i % kv_heads of split i / kv_heads. */
 static int64_t att_first_unit(const tn__attention_job *job, const att_group *g, int64_t at, int64_t bound) {
-    const int64_t cost = att_few_cost(job, g), each = att_split_cells(g->cells), cells = g->cells > 1 ? g->cells : 1;
-    const int64_t splits = att_splits_of(g->cells), rest = bound > at ? (bound - at + cost - 1) / cost : 0;
+    const int64_t cost = att_few_cost(job, g), each = att_split_cells(job, g->cells),
+                  cells = g->cells > 1 ? g->cells : 1;
+    const int64_t splits = att_splits_of(job, g->cells), rest = bound > at ? (bound - at + cost - 1) / cost : 0;
     const int64_t split = rest / (each * job->kv_heads);
     if (split >= splits) return splits * job->kv_heads;
     const int64_t left = cells - split * each, n = left < each ? left : each;
@@ -108,6 +101,8 @@ typedef struct att_visit {
     int count;
     int32_t cells[ATT_LIST]; /* padded with the last cell to a multiple of ATT_STEP */
     int32_t positions[ATT_LIST];
+    bool gaps; /* there are some: their cells are others of the list, their positions ATT_GAP */
+    int from;  /* a multiple of ATT_STEP before which there are gaps only */
 } att_visit;
 
 /* Iterates over a thread's part of the groups of few rows. */
@@ -155,7 +150,7 @@ static bool att_next_group(att_walk *w) {
         w->unit = att_first_unit(job, &w->group, at, from);
         w->end = att_first_unit(job, &w->group, at, to);
         if (w->unit >= w->end) continue;
-        const int64_t units = att_splits_of(w->group.cells) * job->kv_heads;
+        const int64_t units = att_splits_of(job, w->group.cells) * job->kv_heads;
         w->slot = w->unit == 0 && w->end == units ? 0 : 1 + att_owner(w, at);
         w->cursor = att_cursor_of(job, tn__query_of(job, w->group.token), w->group.span);
         w->listed = 0;
@@ -169,23 +164,38 @@ static bool att_next_run(att_walk *w) {
     const int split = (int)(w->unit / job->kv_heads);
     const int64_t begin = split * job->kv_heads, kv = w->unit - begin,
                   kv_to = w->end - begin < job->kv_heads ? w->end - begin : job->kv_heads;
-    const int64_t each = att_split_cells(w->group.cells), first = split * each;
+    const int64_t each = att_split_cells(job, w->group.cells), first = split * each;
     w->to = first + each < w->group.cells ? first + each : w->group.cells;
     w->listed += att_cursor_skip(job, &w->cursor, first - w->listed);
     w->unit = begin + kv_to;
-    w->run =
-        (att_run){att_part(job, &w->group), w->group.token, kv, kv_to, split, att_splits_of(w->group.cells), w->slot};
+    w->run = (att_run){att_part(job, &w->group),           w->group.token, kv, kv_to, split,
+                       att_splits_of(job, w->group.cells), w->slot};
     return true;
+}
+/* Gaps get a cell of the list, so that what they read exists; their weight is 0. Without a cell the list is empty. */
+static void att_fill_gaps(att_visit *v) {
+    int first = 0;
+    while (first < v->count && v->cells[first] == ATT_GAP) first++;
+    const int32_t cell = first < v->count ? v->cells[first] : ATT_GAP;
+    v->from = first / ATT_STEP * ATT_STEP;
+    for (int i = 0; i < v->count; i++) {
+        v->gaps = v->gaps || v->cells[i] == ATT_GAP;
+        v->cells[i] = v->cells[i] == ATT_GAP ? cell : v->cells[i];
+    }
+    if (cell == ATT_GAP) v->count = 0;
 }
 static bool att_next_visit(att_walk *w, att_visit *v) {
     v->begins = w->listed >= w->to;
     if (v->begins && !att_next_run(w)) return false;
     v->run = &w->run;
     const int64_t left = w->to - w->listed;
-    const bool positions = v->run->job.tokens > 1 || v->run->job.params.max_bias > 0;
+    const bool positions = v->run->job.tokens > 1 || v->run->job.params.max_bias > 0 || w->job->repeatable;
     v->count = att_cursor_list(w->job, &w->cursor, (int)(left < w->cells_max ? left : w->cells_max), v->cells,
                                positions ? v->positions : NULL);
     w->listed += v->count;
+    v->gaps = false;
+    v->from = 0;
+    if (w->job->repeatable) att_fill_gaps(v);
     for (int i = v->count; i > 0 && i % ATT_STEP != 0; i++) v->cells[i] = v->cells[v->count - 1];
     return true;
 }
@@ -214,7 +224,7 @@ static void att_visit_cells(const att_visit *v, const att_few_memory *m) {
     const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), kv_from = v->run->kv_from;
     const int heads = (int)(v->run->kv_to - kv_from);
     float hide[ATT_LIST];
-    for (int c = 0; c < v->count; c += ATT_STEP) {
+    for (int c = v->from; c < v->count; c += ATT_STEP) {
         const int n = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
         for (int head = 0; head < heads; head++) {
             const size_t first = (size_t)(head * each);
@@ -225,14 +235,15 @@ static void att_visit_cells(const att_visit *v, const att_few_memory *m) {
     }
     for (int64_t token = 0; token < job->tokens; token++) {
         /* The list holds the cells visible to any token of the group; each token of several sees only some. */
-        if (job->tokens > 1) att_hide_positions(att_view_of(job, token), v->positions, v->count, hide);
+        const bool some = job->tokens > 1 || v->gaps;
+        if (some) att_hide_positions(att_view_of(job, token), v->positions, v->count, hide);
         for (int64_t i = 0; i < heads * share; i++) {
             const int64_t kv = kv_from + i / share, row = i / share * each + token * share + i % share;
             att_few_weights(job, m, m->scores + row * ATT_LIST, (size_t)row, kv * share + i % share, token,
-                            job->tokens > 1 ? SEES_SOME : SEES_ALL, v->positions, v->cells, v->count, hide);
+                            some ? SEES_SOME : SEES_ALL, v->positions, v->cells, v->count, hide);
         }
     }
-    for (int c = 0; c < v->count; c += ATT_STEP) {
+    for (int c = v->from; c < v->count; c += ATT_STEP) {
         const int n = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
         for (int head = 0; head < heads; head++) {
             const size_t first = (size_t)(head * each);

@@ -52,19 +52,40 @@ static void att_hide_positions(att_span v, const int32_t *positions, int count, 
 
 /* Iterates over those cells of a sequence (or of a job without page tables) whose positions are in the span, run by
  * run. All cuts of the work are multiples of fixed numbers of these cells, so that results do not depend on where the
- * cells are or how they are divided into runs. */
+ * cells are or how they are divided into runs.
+ *
+ * With a window the first of these cells depends on the other queries of a group. In a repeatable job gaps then stand
+ * for the positions that have no cell, so that a cell's index in its split depends on its position alone. */
 typedef struct att_cursor {
     const tn_page_run *runs; /* the next; NULL: all cells are one run */
     int64_t n_runs;
     att_span span;
     tn_page_run rest; /* what is left of the current run; its divisor is at least 1 */
+    int64_t gaps;     /* before it */
+    int64_t next;     /* the position after those cells and gaps that were passed */
+    int64_t room;     /* for gaps: they take two splits at most */
 } att_cursor;
+enum { ATT_GAP = -1 }; /* the cell and the position of a gap */
 
 static att_cursor att_cursor_of(const tn__attention_job *job, tn__query q, att_span span) {
     att_cursor c = {.n_runs = 1, .span = span};
     if (job->paged) c.runs = tn__runs_of(job, q, &c.n_runs);
     if (span.high < span.low) c.n_runs = 0;
+    if (job->repeatable && job->params.causal && (job->params.window > 0 || job->params.chunk > 0)) {
+        const int64_t each = att_split_cells(job, 0);
+        c.next = span.low / each * each;
+        c.room = 2 * each;
+    }
     return c;
+}
+/* Sets the gaps before the current run. */
+static void att_cursor_align(att_cursor *c) {
+    const int64_t first = c->rest.first / c->rest.divisor,
+                  last = (c->rest.first + c->rest.count - 1) / c->rest.divisor;
+    c->gaps = first > c->next ? first - c->next : 0;
+    c->gaps = c->gaps < c->room ? c->gaps : c->room;
+    c->room -= c->gaps;
+    c->next = last + 1;
 }
 /* The part of a run that is in the span. Its count is 0 if there is none, or the run is not valid. */
 static tn_page_run att_clip(const tn__attention_job *job, const tn_page_run *run, att_span span) {
@@ -92,12 +113,19 @@ static bool att_cursor_load(const tn__attention_job *job, att_cursor *c) {
             c->rest = (tn_page_run){c->span.low, high - c->span.low + 1, c->span.low, 1};
             if (high < c->span.low) c->rest.count = 0;
         }
+        if (c->room > 0 && c->rest.count > 0) att_cursor_align(c);
     }
     return true;
 }
 static int64_t att_cursor_skip(const tn__attention_job *job, att_cursor *c, int64_t count) {
     int64_t skipped = 0;
     while (skipped < count && att_cursor_load(job, c)) {
+        if (c->gaps > 0) {
+            const int64_t gaps = c->gaps < count - skipped ? c->gaps : count - skipped;
+            c->gaps -= gaps;
+            skipped += gaps;
+            continue;
+        }
         const int32_t n = c->rest.count < count - skipped ? c->rest.count : (int32_t)(count - skipped);
         c->rest.cell += n;
         c->rest.first += n;
@@ -107,11 +135,15 @@ static int64_t att_cursor_skip(const tn__attention_job *job, att_cursor *c, int6
     return skipped;
 }
 /* Lists the next cells, as many as there is room for, and their positions unless that is NULL. Returns their number.
- */
+ * Gaps are listed as ATT_GAP. */
 static int att_cursor_list(const tn__attention_job *job, att_cursor *c, int room, int32_t *cells,
                            int32_t *positions) {
     int count = 0;
     while (count < room && att_cursor_load(job, c)) {
+        for (; c->gaps > 0 && count < room; c->gaps--, count++) {
+            cells[count] = ATT_GAP;
+            if (positions) positions[count] = ATT_GAP;
+        }
         tn_page_run *r = &c->rest;
         const int n = r->count < room - count ? r->count : room - count;
         for (int i = 0; i < n; i++) cells[count + i] = r->cell + i;
