@@ -149,9 +149,32 @@ static int32_t serve_text(tier_case *c, uint64_t key, const tn_token *tokens, in
 
 /* ---- Taking ---- */
 
+/* Recurrent layers continue where a state was kept: after the last token of a text. */
+static void check_states(tier_case *c) {
+    tn_token a[CONTEXT], b[CONTEXT];
+    make_text(a, CONTEXT, 11);
+    make_text(b, CONTEXT, 12);
+    assert_int_equal(serve_text(c, 0, a, 100, "cold"), 0);
+    assert_int_equal(serve_text(c, 0, b, 90, "another"), 0);
+    for (int32_t i = 0; i < 4; i++) {
+        if (c->params.cache_disk) restart(c);
+        if (serve_text(c, 0, a, 101 + i, "with its state") != 100 + i) fail_msg("%s: text a, %d", c->name, i);
+        if (serve_text(c, 0, b, 100 + 10 * i, "with its state") != 90 + 10 * i)
+            fail_msg("%s: text b, %d", c->name, i);
+    }
+    const int32_t taken = serve_text(c, 0, a, 80, "without a state there");
+    if (taken) fail_msg("%s: %d taken", c->name, taken);
+    assert_true(each_file(NULL) <= DISK);
+    assert_int_equal(tn_session_tier_usage(c->warm).dropped, 0);
+}
+
 /* One prefix is kept on the device, so that every other text moves the last one to host memory. */
 static void check_host(tier_case *c) {
     tn_token a[CONTEXT], b[CONTEXT], branch[CONTEXT];
+    if (tn_model_get_info(c->model).is_recurrent) {
+        check_states(c);
+        return;
+    }
     make_text(a, CONTEXT, 1);
     make_text(b, CONTEXT, 2);
     memcpy(branch, b, sizeof branch);
@@ -179,6 +202,10 @@ static void host_memory_gives_what_was_computed(void **state) {
 
 static void check_disk(tier_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
+    if (tn_model_get_info(c->model).is_recurrent) {
+        check_states(c);
+        return;
+    }
     make_text(a, CONTEXT, 3);
     make_text(b, CONTEXT, 4);
     assert_int_equal(serve_text(c, 0, a, 100, "cold"), 0);
@@ -473,7 +500,7 @@ static void turns_equal_cold_ones_within_budgets(void **state) {
         size_t ram;
         uint64_t disk;
     } sizes[] = {{192, 8, 256 << 10, 0}, {192, 8, 256 << 10, 512 << 10}, {POOL, 4, 0, 256 << 10}};
-    static const char *const archs[] = {"llama", "gemma2", "gemma3", "phi3", "gpt2"};
+    static const char *const archs[] = {"llama", "gemma2", "gemma3", "phi3", "gpt2", "mamba", "jamba", "qwen3next"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (size_t k = 0; k < sizeof archs / sizeof *archs; k++) {
             tier_case c;
