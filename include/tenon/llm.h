@@ -58,9 +58,10 @@ typedef struct tn_model_info {
     int64_t n_params;
     size_t bytes; /* of all tensors */
     int32_t n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff, n_expert, n_expert_used, n_window;
-    bool is_encoder;           /* embeddings only, not causal */
-    bool is_causal;            /* false: a sequence is decoded as a whole, and nothing of it is kept */
-    /* Layers with recurrent state: positions cannot be shifted, and a sequence is removed or copied as a whole only. */
+    bool is_encoder; /* embeddings only, not causal */
+    bool is_causal;  /* false: a sequence is decoded as a whole, and nothing of it is kept */
+    /* Layers with recurrent state: positions cannot be shifted, and a sequence is removed or copied as a whole only.
+     */
     bool is_recurrent;
     tn_pooling pooling;        /* TN_POOLING_MODEL: the file says nothing */
     int32_t n_labels;          /* scores of the classifier; 0: none */
@@ -97,7 +98,9 @@ typedef enum tn_cache_rotation {
 TN_API tn_status tn_cache_type_parse(const char *name, tn_type *type);
 
 typedef struct tn_session_params {
-    int32_t n_ctx;         /* tokens that the KV cache holds, shared by the sequences; 0: as trained */
+    /* Tokens that the KV cache holds, shared by the sequences. 0: as many as the model was trained with or, where
+     * these do not fit, the most that do without moving layers to the host; the plan's parameters say how many. */
+    int32_t n_ctx;
     int32_t page;          /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
     int32_t n_prefixes;    /* prefixes of sequences that are kept for later ones; 0: none */
     int32_t n_checkpoints; /* of these, how many windows fit beside the sequences' own; 0: n_seqs */
@@ -345,19 +348,36 @@ TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* remov
  * empty; that holds for tn_session_defragment as well. */
 TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
+/* Whether positions can change at all: not where a model has learned them, nor with recurrent layers. */
+TN_API bool tn_session_can_shift(const tn_session *session);
+/* For a sequence that fills its context: gives up the older half of what follows its first `keep` tokens, rounded to
+ * whole pages, and moves the rest up. *n_removed (may be NULL) tokens are gone; the next one has the position after
+ * the last that is left. What was moved was computed beside tokens that are gone: it never becomes a kept prefix.
+ * TN_E_FULL: shared cells could not be copied; the sequence then holds its first `keep` tokens, and those that follow
+ * the removed ones can be decoded again. TN_E_UNSUPPORTED: see tn_session_can_shift. */
+TN_API tn_status tn_session_context_shift(tn_session *session, int32_t seq, int32_t keep, int32_t *n_removed);
 TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */
 TN_API int32_t tn_session_seq_last(const tn_session *session, int32_t seq);  /* highest position, -1 if empty */
-/* Gathers the cells of partly filled pages. A decode that finds too few free pages does this by itself. */
+/* Gathers the cells of partly filled pages. A decode does this by itself when it finds too few free pages, and when
+ * removed ranges have left so many holes that a quarter of the pages in use could be saved. */
 TN_API tn_status tn_session_defragment(tn_session *session);
 TN_API void tn_session_clear(tn_session *session);
 
 typedef struct tn_cache_usage {
     int32_t cells, used, peak; /* cells of all pages; those written; the most that were written at a time */
     int32_t page, tokens;      /* cells per page; tokens that the session holds at most */
+    int32_t pages, free_pages;
 } tn_cache_usage;
 TN_API tn_cache_usage tn_session_cache_usage(const tn_session *session);
+/* Cells that sequences see, each counted once: the others hold kept prefixes, or nothing. Walks all cells. */
+TN_API int32_t tn_session_cells_held(tn_session *session);
 /* For every cell (`cells` ints) the lowest id of its sequences, or -1: for pictures. */
 TN_API void tn_session_cache_map(const tn_session *session, int32_t *owner);
+
+/* For every page (`pages` ints): TN_PAGE_FREE, the sequence that alone has cells in it, TN_PAGE_SHARED where several
+ * have, or n_seqs and above: only kept prefixes. */
+enum { TN_PAGE_FREE = -1, TN_PAGE_SHARED = -2 };
+TN_API void tn_session_page_map(const tn_session *session, int32_t *owner);
 
 /* ---- Prefixes ---- */
 
@@ -395,8 +415,24 @@ typedef struct tn_prefix_usage {
     int32_t cells;         /* written cells that only kept prefixes hold */
     uint64_t asked, taken; /* tokens of all tn_session_prefix_take: given, and taken */
     uint64_t evicted;      /* prefixes that made room */
+    uint64_t hits, misses; /* calls of tn_session_prefix_take with tokens: which took some, and none */
 } tn_prefix_usage;
 TN_API tn_prefix_usage tn_session_prefix_usage(tn_session *session);
+/* How many of the tokens, from the first on, a live sequence holds under this key: a sequence that begins with them
+ * needs no cells for these. 0 where no prefixes are kept. */
+TN_API int32_t tn_session_prefix_shared(tn_session *session, uint64_t key, const tn_token *tokens, int32_t n_tokens);
+/* A sequence or a kept prefix in the tree that their common beginnings form. */
+typedef struct tn_prefix_info {
+    int32_t id;         /* the sequence; n_seqs and above: a kept prefix */
+    int32_t tokens;     /* up to its last position */
+    int32_t parent;     /* the earlier entry with the longest beginning of the same cells; -1: none */
+    int32_t shared;     /* tokens of that beginning */
+    int32_t cells;      /* that no other sequence or prefix sees */
+    uint64_t last_used; /* of a prefix: higher is later; 0: a sequence */
+} tn_prefix_info;
+/* Lists sequences that are not empty, then kept prefixes, the most recently used first. Returns their number, up to
+ * `capacity`. */
+TN_API int32_t tn_session_prefix_tree(tn_session *session, tn_prefix_info *list, int32_t capacity);
 
 /* Tiers: prefixes that make room on the device move to host memory (cache_ram), the least recently used there to disk
  * (cache_disk). tn_session_prefix_take continues what the device holds with what the tiers hold. The unit is a block

@@ -236,6 +236,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     int32_t n_wanted = 0;
     TN_TRY(stage_batch(s, b, &n_wanted));
     if (!causal) TN_TRY(check_whole_sequences(s, b->n_tokens));
+    if (causal) TN_TRY(tn__gather_sparse_pages(s));
     const tn__page_table *pages = &s->plan->kv.groups[TN__CACHE_FULL];
     while (causal && pages->n_pages && pages->limit - pages->used < b->n_tokens && tn__prefixes_evict(s)) {}
     if (causal && pages->n_pages && pages->limit - pages->used < b->n_tokens) {

@@ -119,7 +119,7 @@ typedef struct tn__prefixes {
     tn__hash128 *hashes;      /* per cell: of key and tokens up to this one; 0: unknown */
     int32_t in_use;           /* a list that makes no room now; -1: none */
     tn__hash128 seed;         /* who sends prompts cannot know it, and so prepare two that have the same hash */
-    uint64_t clock, asked, taken, evicted;
+    uint64_t clock, asked, taken, evicted, hits, misses;
 } tn__prefixes;
 
 tn_status tn__prefixes_new(const tn_session_plan *plan, tn__hash128 seed, tn__prefixes *prefixes);
@@ -137,6 +137,13 @@ void tn__prefixes_move(tn_session *session, int group, bool changed, int32_t n);
 bool tn__prefixes_evict(tn_session *session);
 /* Gives up all prefixes that the device has. */
 void tn__prefixes_clear(tn_session *session);
+
+/* ---- Moving (memory/kv_move.c) ---- */
+
+/* TN_E_UNSUPPORTED where positions cannot change: they are learned, or there is recurrent state. */
+tn_status tn__check_movable_sequence(const tn_session *session, int32_t seq);
+/* Gathers the pages of groups whose sequences were cut so much that a quarter of the pages can be saved. */
+tn_status tn__gather_sparse_pages(tn_session *session);
 
 /* ---- The session ---- */
 

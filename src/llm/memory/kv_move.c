@@ -33,7 +33,11 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     return TN_OK;
 }
 
-static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
+bool tn_session_can_shift(const tn_session *s) {
+    return s && !s->plan->model->w.pos_embd && !s->plan->kv.states.n_rows;
+}
+
+tn_status tn__check_movable_sequence(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     if (seq < 0 || seq >= s->plan->kv.n_seqs)
         return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan->kv.n_seqs - 1);
@@ -158,12 +162,12 @@ static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int3
 }
 
 tn_status tn_session_seq_shift(tn_session *s, int32_t seq, int32_t from, int32_t to, int32_t by) {
-    TN_TRY(check_movable_sequence(s, seq));
+    TN_TRY(tn__check_movable_sequence(s, seq));
     return by == 0 ? TN_OK : change_positions(s, seq, from, to, (position_change){false, by});
 }
 
 tn_status tn_session_seq_divide(tn_session *s, int32_t seq, int32_t from, int32_t to, int32_t by) {
-    TN_TRY(check_movable_sequence(s, seq));
+    TN_TRY(tn__check_movable_sequence(s, seq));
     if (by < 1) return tn_fail(TN_E_INVALID, "positions cannot be divided by %d", by);
     return by == 1 ? TN_OK : change_positions(s, seq, from, to, (position_change){true, by});
 }
@@ -204,6 +208,31 @@ static tn_status compact_pages(tn_session *s, int group) {
     if (status != TN_OK) tn_session_clear(s);
     TN_TRY(status);
     tn__pages_compact(t);
+    return TN_OK;
+}
+
+/* Whether gathering would free more than a quarter of the pages in use. Looked at only after as many cells were
+ * removed: moving cells then costs less than decoding those that were there. */
+static bool is_sparse(tn__page_table *t) {
+    enum { SPARSE_SHARE = 4 };
+    const int32_t in_use = t->n_pages - t->n_free;
+    int32_t needed = 0;
+    if (!t->n_pages || t->removed <= t->used / SPARSE_SHARE) return false;
+    t->removed = 0;
+    for (int32_t seq = 0; seq < t->n_lists; seq++)
+        needed += t->sequences[seq].n > 0; /* last pages may be part full */
+    needed += tn__pages_number(t, 0, t->n_lists) / t->page;
+    return in_use - needed > in_use / SPARSE_SHARE;
+}
+
+tn_status tn__gather_sparse_pages(tn_session *s) {
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__page_table *t = &s->plan->kv.groups[g];
+        if (!is_sparse(t)) continue;
+        TN_TRY(gather_pages(s, g));
+        t->removed = t->used; /* so that it is looked at again */
+        if (is_sparse(t)) TN_TRY(compact_pages(s, g));
+    }
     return TN_OK;
 }
 

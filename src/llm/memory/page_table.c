@@ -419,7 +419,9 @@ tn_status tn__pages_remove(tn__page_table *t, int32_t seq, int32_t from, int32_t
         if (!list_run(t, &n, part_of_run(run, 0, begin)) || !list_run(t, &n, part_of_run(run, end, run.count)))
             return fail_runs(t, seq);
     }
-    if (removed) replace_runs(t, seq, n);
+    if (!removed) return TN_OK;
+    replace_runs(t, seq, n);
+    t->removed = TN__MIN(t->removed, INT32_MAX - removed) + removed;
     return TN_OK;
 }
 

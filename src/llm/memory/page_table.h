@@ -43,6 +43,7 @@ typedef struct tn__page_table {
     tn_page_run *runs; /* [n_lists][1 + max_runs]: the tables as devices see them */
     tn__sequence_runs *sequences;
     int32_t used, peak; /* cells */
+    int32_t removed;    /* cells that sequences have lost since pages were last examined for gathering */
     uint32_t changes;   /* of the tables so far */
     uint32_t batch;
 } tn__page_table;

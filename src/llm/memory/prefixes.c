@@ -259,9 +259,22 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
         if (status != TN_OK) return status == TN_E_FULL ? TN_OK : status; /* decoding does without it */
         *n_taken = m.longest;
     }
+    x->hits += *n_taken > 0;
+    x->misses += n_tokens && !*n_taken;
     x->taken += (uint64_t)*n_taken;
     x->missed = n_full > *n_taken ? n_full : 0;
     return TN_OK;
+}
+
+int32_t tn_session_prefix_shared(tn_session *s, uint64_t key, const tn_token *tokens, int32_t n_tokens) {
+    int32_t longest = 0;
+    if (!s || !s->prefixes.n || !tokens || n_tokens < 1) return 0;
+    const int32_t n = hash_prompt(&s->prefixes, key, tokens, n_tokens);
+    for (int32_t seq = 0; seq < s->plan->kv.n_seqs; seq++) {
+        const int32_t matched = match_list(s, seq, tokens, n);
+        if (matched > longest && memory_continues(s, seq, matched)) longest = matched;
+    }
+    return longest;
 }
 
 int32_t tn_session_prefix_missed(const tn_session *s) { return s ? s->prefixes.missed : 0; }
@@ -402,7 +415,12 @@ tn_status tn_session_prefix_note(tn_session *s, int32_t seq, uint64_t key, const
 tn_prefix_usage tn_session_prefix_usage(tn_session *s) {
     if (!s) return (tn_prefix_usage){0};
     const tn__prefixes *x = &s->prefixes;
-    tn_prefix_usage usage = {.limit = x->n, .asked = x->asked, .taken = x->taken, .evicted = x->evicted};
+    tn_prefix_usage usage = {.limit = x->n,
+                             .asked = x->asked,
+                             .taken = x->taken,
+                             .evicted = x->evicted,
+                             .hits = x->hits,
+                             .misses = x->misses};
     if (!x->n) return usage;
     for (int32_t i = 0; i < x->n; i++) usage.kept += x->last_used[i] != 0;
     tn__page_table *t = remembered_pages(s);

@@ -95,12 +95,22 @@ int32_t tn_session_seq_last(const tn_session *s, int32_t seq) {
 }
 
 /* The group that stands for the cache in reports. */
-static const tn__page_table *reported_pages(const tn_session *s) {
+static tn__page_table *reported_pages(const tn_session *s) {
     return &s->plan->kv.groups[s->plan->kv.groups[TN__CACHE_FULL].n_pages ? TN__CACHE_FULL : TN__CACHE_WINDOW];
 }
 tn_cache_usage tn_session_cache_usage(const tn_session *s) {
     const tn__page_table *t = reported_pages(s);
-    return (tn_cache_usage){tn__page_table_cells(t), t->used, t->peak, t->page, t->limit};
+    return (tn_cache_usage){.cells = tn__page_table_cells(t),
+                            .used = t->used,
+                            .peak = t->peak,
+                            .page = t->page,
+                            .tokens = t->limit,
+                            .pages = t->n_pages,
+                            .free_pages = t->n_free};
+}
+int32_t tn_session_cells_held(tn_session *s) {
+    tn__page_table *t = reported_pages(s);
+    return tn__pages_number(t, 0, t->n_seqs);
 }
 void tn_session_cache_map(const tn_session *s, int32_t *owner) {
     const tn__page_table *t = reported_pages(s);

@@ -202,7 +202,10 @@ tn_status tn_session_plan_cached(tn_model *model, const tn_session_params *param
     /* Such plans depend on more than the key of a file says. */
     if (model->loaded || (params && (params->sched || params->n_budgets)))
         return tn_session_plan_new(model, params, plan);
-    return tn__session_plan_with(model, params, &(tn__plan_source){.cache = cache}, choose_with_cache, plan);
+    tn_session_params p = params ? *params : tn_session_params_default();
+    *plan = NULL;
+    TN_TRY(tn__context_choose(model, &p));
+    return tn__session_plan_with(model, &p, &(tn__plan_source){.cache = cache}, choose_with_cache, plan);
 }
 
 bool tn_session_plan_adopted(const tn_session_plan *plan) { return plan && plan->adopted; }

@@ -67,6 +67,18 @@ tn_status tn__session_plan_check_fit(tn_session_plan *p) {
     return TN_OK;
 }
 
+tn_status tn__session_plan_leaves_room(const tn_session_plan *p, bool *leaves) {
+    enum { SPARE_SHARE = 16 }; /* free memory changes between planning and taking it */
+    char warning[256];
+    TN_TRY(tn__session_plan_warn(p, warning, sizeof warning));
+    *leaves = !warning[0];
+    for (size_t d = 0; d < p->placement.n_devices; d++) {
+        const size_t available = p->placement.budgets[d].domain_free;
+        if (needs_of_domain(p, d).bytes > available - available / SPARE_SHARE) *leaves = false;
+    }
+    return TN_OK;
+}
+
 static tn_status plan_and_check(tn_session_plan *p, int32_t n_gpu_layers) {
     TN_TRY(tn__placement_choose(p, n_gpu_layers));
     TN_TRY(tn__session_plan_make(p));

@@ -195,6 +195,7 @@ tn_status tn__saved_from(tn_session_plan *p, tn__saved_plan *saved) {
     TN_TRY(check_can_be_saved(p));
     const size_t n_layers = (size_t)p->model->h.n_layer + 2, n_devices = p->placement.n_devices;
     *saved = (tn__saved_plan){.keys = tn__plan_keys_of(p),
+                              .n_ctx = p->params.n_ctx,
                               .ends_together = p->placement.ends_together,
                               .repack = p->placement.repack,
                               .sequential = p->sequential,
@@ -286,7 +287,9 @@ tn_status tn__saved_adopt_into(tn_session_plan *p) {
 
 tn_status tn__saved_adopt(tn_model *model, const tn_session_params *params, const tn__saved_plan *saved,
                           tn_session_plan **plan) {
-    return tn__session_plan_with(model, params, &(tn__plan_source){.saved = saved}, tn__saved_adopt_into, plan);
+    tn_session_params p = params ? *params : tn_session_params_default();
+    if (p.n_ctx == 0) p.n_ctx = saved->n_ctx;
+    return tn__session_plan_with(model, &p, &(tn__plan_source){.saved = saved}, tn__saved_adopt_into, plan);
 }
 
 tn_status tn_session_plan_load(tn_model *model, const tn_session_params *params, const char *path,

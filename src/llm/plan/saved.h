@@ -26,6 +26,7 @@ typedef struct tn__saved_device {
 
 typedef struct tn__saved_plan {
     tn__plan_keys keys;
+    int32_t n_ctx; /* for callers that leave it open */
     bool ends_together, repack, sequential;
     int32_t *device_of_layer; /* n_layers: input side, layers, output side */
     tn__saved_device *devices;

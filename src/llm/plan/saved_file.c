@@ -15,7 +15,7 @@
 
 static const char session_plan_magic[8] = {'T', 'N', '-', 'S', 'P', 'L', 'A', 'N'};
 /* Bounds that no model reaches: a file beyond them is damaged. */
-enum { FORMAT = 2, MAX_LIST = 1 << 24, MAX_DEVICES = 1 << 15, HEADER = 16, MAX_FILE = 1 << 30 };
+enum { FORMAT = 3, MAX_LIST = 1 << 24, MAX_DEVICES = 1 << 15, HEADER = 16, MAX_FILE = 1 << 30 };
 
 /* ---- Writing ---- */
 
@@ -45,6 +45,7 @@ static void put_plan(tn__text *t, const tn__saved_plan *s) {
     put_saved_word(t, FORMAT);
     const uint64_t keys[] = {s->keys.version, s->keys.model, s->keys.params, s->keys.devices};
     for (size_t i = 0; i < TN__COUNT(keys); i++) put_saved_word(t, keys[i]);
+    put_saved_word(t, (uint64_t)s->n_ctx);
     put_saved_word(t, (uint64_t)s->ends_together | (uint64_t)s->repack << 1 | (uint64_t)s->sequential << 2);
     put_saved_word(t, s->n_layers);
     for (uint64_t i = 0; i < s->n_layers; i++) put_saved_word(t, (uint64_t)(uint32_t)s->device_of_layer[i]);
@@ -165,6 +166,7 @@ static void get_plan(saved_reader *r, tn__saved_plan *s) {
     s->keys.model = get_saved_word(r);
     s->keys.params = get_saved_word(r);
     s->keys.devices = get_saved_word(r);
+    s->n_ctx = (int32_t)get_saved_up_to(r, INT32_MAX);
     uint64_t flags = get_saved_up_to(r, 7), n = get_saved_count(r, MAX_LIST, 1);
     s->ends_together = flags & 1;
     s->repack = flags >> 1 & 1;

@@ -155,7 +155,10 @@ tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params
 
 tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params, tn_session_plan **out) {
     if (!model || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_new: NULL argument");
-    return tn__session_plan_with(model, params, NULL, tn__session_plan_choose, out);
+    tn_session_params p = params ? *params : tn_session_params_default();
+    *out = NULL;
+    TN_TRY(tn__context_choose(model, &p));
+    return tn__session_plan_with(model, &p, NULL, tn__session_plan_choose, out);
 }
 
 bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly) {

@@ -87,6 +87,11 @@ tn__load tn__session_plan_load(const tn_session_plan *plan);
 tn_status tn__session_plan_too_big(const tn_session_plan *plan);
 /* Whether a session with other parameters would fit. `exactly`: planned with every shape, not only the largest. */
 bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly);
+/* Whether the session leaves a part of the free memory, and mapped weights stay in memory beside it. */
+tn_status tn__session_plan_leaves_room(const tn_session_plan *plan, bool *leaves);
+/* Where params->n_ctx is 0: the trained length, or the longest context that fits without taking layers off a device
+ * or giving up repacked weights. */
+tn_status tn__context_choose(tn_model *model, tn_session_params *params);
 /* What would make the plan fit. Every suggested change was planned and fits. */
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
