@@ -40,7 +40,7 @@ chat '/set temp 0\n/set n 5\nOnce upon a time\n'
 err 'cut off after 5 tokens' "/set n"
 chat '/help\n/quit\nOnce upon\n'
 out '/regen' "/help"
-[ ! -s "$work/err" ] || complain "/quit leaves"
+! grep -qv '^Context of ' "$work/err" || complain "/quit leaves"
 
 # The template is used, and a reply ends at its end-of-turn text.
 chat 'Hi\n' --chat-template '{% for m in messages %}[{{ m.role }}]{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}' --grammar 'root ::= "Hello<" "end>" "never"'

@@ -86,7 +86,7 @@ def reuse():
 
     # A prompt can be taken while its reply is generated.
     d, held = prompt("d", 60), []
-    thread = threading.Thread(target=lambda: held.append(complete(d, n=500)))
+    thread = threading.Thread(target=lambda: held.append(complete(d, n=440)))
     thread.start()
     deadline = time.time() + 20
     while time.time() < deadline and not any(s["is_processing"] and s["next_token"]["n_decoded"] for s in call("/slots")[1]):

@@ -178,7 +178,7 @@ static void prepare(void) {
         abort();
     served->info = (tn_model_info){
         .architecture = "llama", .n_vocab = tn_tokenizer_size(served->tokenizer), .n_ctx_train = 256, .n_embd = 8};
-    served->n_ctx = 256;
+    served->n_ctx = served->n_pool = 256;
     served->n_embd = 8;
     served->embed_limit = 64;
     served->session = (tn_session *)(void *)&server; /* never dereferenced here */

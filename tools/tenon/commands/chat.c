@@ -2,6 +2,7 @@
 #include "cli/line_input.h"
 #include "cli/term.h"
 #include "cli/text_input.h"
+#include "engine/context_shift.h"
 #include "engine/dialog.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
@@ -36,7 +37,9 @@ static void print_reply(struct chat *c) {
     if (end == REPLY_INTERRUPTED) note("(interrupted)");
     if (end == REPLY_LIMIT)
         note("(cut off after %lld tokens; -n or /set n changes that)", (long long)c->dialog.limit);
-    if (end == REPLY_FULL) note("(cut off: the context is full; -c sets a longer one)");
+    if (end == REPLY_FULL)
+        note("(cut off: the context is full; -c sets a longer one%s)",
+             c->dialog.shifts ? "" : ", --context-shift makes room");
     if (c->dialog.dropped > dropped)
         note("(the context was full: the oldest %d messages were dropped)", c->dialog.dropped - dropped);
     if (line_is_terminal(c->lines)) putchar('\n');
@@ -251,6 +254,8 @@ static int hold_conversation(struct chat *c, const struct args *args, const char
     for (int i = 0; i < COMMANDS; i++) words[i] = commands[i].name;
     sampling_params(args, &c->dialog.sampling);
     c->dialog.limit = args_int(args, "predict");
+    c->dialog.shifts = context_shift_wanted(args, c->loaded.session);
+    c->dialog.keep = (int32_t)args_int(args, "keep");
     c->dialog.variables = args_text(args, "chat-template-kwargs");
     const char *system = args_text(args, "system");
     if (system && !dialog_set_system(&c->dialog, system)) code = fail("the system message is not valid UTF-8");
@@ -304,6 +309,7 @@ static const struct option options[] = {
      .fallback = "1024",
      .help = "max tokens of a reply, -1 for no limit",
      .env = "LLAMA_ARG_N_PREDICT"},
+    OPTIONS_CONTEXT_SHIFT("on", "-1"),
     {.name = "chat-template-kwargs",
      .value = "JSON",
      .kind = OPTION_TEXT,
@@ -322,7 +328,8 @@ const struct command command_chat = {
     .details =
         "Lines can be edited, and their history is kept between conversations. A line that ends in a backslash "
         "continues on the next, Alt-Enter starts a new line, and pasted lines stay together. Ctrl-C interrupts a "
-        "reply. When the context is full, the oldest messages are dropped. /help lists more commands.\n\n"
+        "reply. When the context is full, the oldest messages are dropped, unless --no-context-shift is given. /help "
+        "lists more commands.\n\n"
         "If standard input is not a terminal, every line is a message, and only replies go to standard output.",
     .examples = "tenon chat model.gguf\n"
                 "tenon chat model.gguf -sys \"You answer in rhymes.\" --temp 0.5\n"

@@ -119,6 +119,7 @@ static int run_embed(const struct args *args) {
     int code = session_params_from(args, &params);
     if (code) return code;
     params.embeddings = true;
+    if (!args_given(args, "ctx")) params.n_ctx = 4096; /* texts are embedded one by one */
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) params.pooling = poolings[i].pooling;
     char *lines = NULL;

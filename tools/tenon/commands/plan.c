@@ -4,6 +4,7 @@
 #include "engine/budget_options.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "engine/serving_params.h"
 #include "engine/speed_report.h"
 #include "files/metadata_text.h"
 #include "files/output_file.h"
@@ -12,13 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXIT_TOO_BIG = 3 };
+enum { EXIT_TOO_BIG = 3, SERVE_SLOTS = 4 /* the default of tenon serve */ };
 
 struct plan_subject {
     const char *path;
     tn_model *model;
     tn_model_info info;
     tn_session_params params;
+    bool context_open; /* left to the plan */
     tn_session_plan *plan;
     tn_fit fit;
     tn_budget_ladder ladder; /* of --budget; else empty */
@@ -35,8 +37,10 @@ static void print_heading(const struct plan_subject *s, FILE *out) {
     fprintf(out, "%s: %s, %s parameters, %s, %d layers\n", s->path, s->info.architecture,
             human_count(count, (double)s->info.n_params), human_bytes(size, s->info.bytes), s->info.n_layer);
     fprintf(out, "context %d", s->params.n_ctx);
+    char cache[CACHE_TYPES_TEXT], why[128];
     if (s->params.n_ctx > s->info.n_ctx_train) fprintf(out, " (the model was trained with %d)", s->info.n_ctx_train);
-    char cache[CACHE_TYPES_TEXT];
+    if (s->context_open)
+        fprintf(out, " (%s)", describe_open_context(s->params.n_ctx, s->info.n_ctx_train, why, sizeof why));
     fprintf(out, ", batch %d, micro-batch %d, %d sequence%s, cache %s%s\n\n", s->params.n_batch, s->params.n_ubatch,
             s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s", cache_types_text(&s->params, cache),
             s->params.repeatable ? ", repeatable" : "");
@@ -285,12 +289,15 @@ static int run_plan(const struct args *args) {
     int code = session_params_from(args, &s.params);
     if (code) return code;
     s.params.n_seqs = (int32_t)args_int(args, "seqs");
+    if (args_flag(args, "serve")) {
+        const int32_t n_slots = args_given(args, "seqs") ? s.params.n_seqs : SERVE_SLOTS;
+        serving_params(&s.params, n_slots, (int32_t)args_int(args, "cache-prefixes"));
+    }
     s.params.embeddings = args_flag(args, "embeddings");
     tn_status status = tn_model_open(s.path, NULL, &s.model);
     if (status != TN_OK) return fail_status(status, "%s", "");
     s.info = tn_model_get_info(s.model);
-    if (!args_given(args, "ctx") && s.params.n_ctx > s.info.n_ctx_train) s.params.n_ctx = s.info.n_ctx_train;
-    if (s.params.n_ctx == 0) s.params.n_ctx = s.info.n_ctx_train;
+    s.context_open = s.params.n_ctx == 0 && !s.params.n_budgets;
     if (args_text(args, "verify")) {
         status = tn_session_plan_verify(s.model, &s.params, args_text(args, "verify"), stdout);
         tn_model_close(s.model);
@@ -353,6 +360,8 @@ static const struct option options[] = {
      .help = "number of concurrent sequences, which share the context",
      .env = "LLAMA_ARG_N_PARALLEL"},
     {.name = "embeddings", .kind = OPTION_FLAG, .help = "plan for embeddings instead of text generation"},
+    {.name = "serve", .kind = OPTION_FLAG, .help = "plan for tenon serve, with -np slots (default 4)"},
+    OPTION_CACHE_PREFIXES,
     {.name = "save",
      .value = "FILE",
      .kind = OPTION_TEXT,
@@ -397,6 +406,7 @@ const struct command command_plan = {
                 "tenon plan model.gguf --device sim:8G,name=gpu --budget gpu=6G,cpu=4G --prefer context\n"
                 "tenon plan model.gguf --html plan.html\n"
                 "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan -p Hello\n"
+                "tenon plan model.gguf --serve -np 8 --save s.plan && tenon serve model.gguf -np 8 --plan s.plan\n"
                 "tenon plan --verify model.plan model.gguf",
     .exit_codes = "0 fits, 1 error, 2 wrong usage, 3 does not fit",
     .section = SECTION_MEMORY,

@@ -2,6 +2,7 @@
 #include "cli/term.h"
 #include "cli/text_buffer.h"
 #include "cli/text_input.h"
+#include "engine/context_shift.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/sampling.h"
@@ -28,15 +29,20 @@ static tn_status output_text(struct run_output *out, const char *bytes, size_t l
 enum run_end { END_OF_TEXT, END_LIMIT, END_CONTEXT, END_INTERRUPTED };
 static const char *const run_end_names[] = {"stop", "limit", "context", "interrupted"};
 
-/* Generates up to `limit` tokens; negative: until the model ends the text or the context is full. */
-static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, struct run_output *out,
+/* Generates up to `limit` tokens; negative: until the model ends the text or the context is full. A full context is
+ * shifted where `keep` is not negative. */
+static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, int32_t keep, struct run_output *out,
                     enum run_end *end) {
     int32_t n_ctx = tn_session_get_params(session).n_ctx;
     *end = END_LIMIT;
     for (int64_t i = 0; limit < 0 || i < limit; i++) {
         if (tn_session_seq_last(session, 0) + 1 >= n_ctx) {
-            *end = END_CONTEXT;
-            break;
+            if (keep < 0) {
+                *end = END_CONTEXT;
+                break;
+            }
+            tn_status status = tn_session_context_shift(session, 0, keep, NULL);
+            if (status != TN_OK) return fail_status(status, "context shift");
         }
         tn_status next = tn_session_next(session, 0, sampler, NULL);
         if ((next != TN_OK && next != TN_END) || interrupted()) {
@@ -164,7 +170,13 @@ static int run_run(const struct args *args) {
     code = decode_prompt(args, loaded.session, sampler, prompt, size);
     tn_status status = !code && args_flag(args, "echo") ? output_text(&out, prompt, size) : TN_OK;
     if (status != TN_OK) code = fail_status(status, "%s", "");
-    if (!code) code = generate(loaded.session, sampler, args_int(args, "predict"), &out, &end);
+    if (!code) {
+        const int32_t n_prompt = tn_session_seq_last(loaded.session, 0) + 1;
+        const int32_t keep = context_shift_keep((int32_t)args_int(args, "keep"), n_prompt,
+                                                tn_session_get_params(loaded.session).n_ctx);
+        const bool shifts = context_shift_wanted(args, loaded.session);
+        code = generate(loaded.session, sampler, args_int(args, "predict"), shifts ? keep : -1, &out, &end);
+    }
     if (out.keep && code != EXIT_ERROR) {
         int printed = print_json(&loaded, &out, end, tn_sampler_seed(sampler));
         if (printed) code = printed;
@@ -172,7 +184,7 @@ static int run_run(const struct args *args) {
         putchar('\n');
         fflush(stdout);
         if (end == END_CONTEXT)
-            warn("the context of %d tokens is full; -c sets a longer one",
+            warn("the context of %d tokens is full; -c sets a longer one, --context-shift goes on without the oldest",
                  tn_session_get_params(loaded.session).n_ctx);
         print_closing_line(&loaded);
     }
@@ -200,8 +212,9 @@ static const struct option options[] = {
      .min = -1,
      .max = 1e9,
      .fallback = "256",
-     .help = "max tokens to generate, -1 until the model stops or the context is full",
+     .help = "max tokens to generate, -1 until the model stops or the context is full (see --context-shift)",
      .env = "LLAMA_ARG_N_PREDICT"},
+    OPTIONS_CONTEXT_SHIFT(NULL, "0"),
     {.name = "ignore-eos", .kind = OPTION_FLAG, .help = "continue when the model would end the text"},
     {.name = "echo",
      .kind = OPTION_FLAG,

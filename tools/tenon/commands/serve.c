@@ -3,7 +3,9 @@
 
 #include "cli/text_input.h"
 #include "engine/budget_options.h"
+#include "engine/context_shift.h"
 #include "engine/options.h"
+#include "engine/serving_params.h"
 #include "engine/speed_cache.h"
 
 #include <event2/event_compat.h>
@@ -78,6 +80,8 @@ static int find_models(struct server *server, const struct args *args) {
     const char *folder = args_text(args, "models-dir"), *alias = args_text(args, "alias");
     if (folder && (args->count || args_text(args, "model") || alias))
         return fail_usage(args, "--models-dir cannot be combined with a model or an alias");
+    if (folder && args_text(args, "plan"))
+        return fail_usage(args, "--plan is the plan of one model and cannot be combined with --models-dir");
     server->on_demand = folder != NULL;
     server->memory_limit = args_size(args, "models-memory");
     if (folder) return models_scan(server, folder);
@@ -117,6 +121,9 @@ static int configure_server(struct server *server, const struct args *args) {
         return fail_usage(args, "a grammar or JSON schema is part of a request, not an option of the server");
     server->n_slots = (int)args_int(args, "parallel");
     server->queue_limit = (int)args_int(args, "queue");
+    server->admit_tokens = (int32_t)args_int(args, "admit-tokens");
+    server->unified = args_flag(args, "kv-unified");
+    server->keep = (int32_t)args_int(args, "keep");
     server->timeout = args_real(args, "timeout");
     server->show_metrics = args_flag(args, "metrics");
     server->show_slots = args_flag(args, "slots");
@@ -129,11 +136,9 @@ static int configure_server(struct server *server, const struct args *args) {
     sampling_params(args, &server->sampling);
     int code = session_params_from(args, &server->params);
     if (!code) code = configure_tiers(server, args);
-    server->plan_cache = args_flag(args, "plan-cache");
     if (!code && server->params.n_budgets) {
         speed_cache_load();
         code = budget_params_from(args, &server->budget);
-        if (server->budget.prefer == TN_PREFER_CONTEXT && !args_given(args, "ctx")) server->params.n_ctx = 0;
     }
     if (!code) code = read_text_option(args, "chat-template", "chat-template-file", &server->chat_template);
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
@@ -270,7 +275,7 @@ static const struct option options[] = {
      .min = 1,
      .max = 1024,
      .fallback = "4",
-     .help = "number of slots: requests processed at the same time, which share the context",
+     .help = "number of slots: requests processed at the same time, which share the context (--ctx)",
      .env = "LLAMA_ARG_N_PARALLEL"},
     {.name = "queue",
      .value = "N",
@@ -279,6 +284,21 @@ static const struct option options[] = {
      .max = 1 << 20,
      .fallback = "256",
      .help = "max waiting requests; further ones are rejected with status 503"},
+    {.name = "admit-tokens",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = INT32_MAX,
+     .fallback = "512",
+     .help = "a request begins when the KV cache has room for its prompt and for this many tokens of its answer, or "
+             "its max_tokens if that is less"},
+    {.name = "kv-unified",
+     .letter = "kvu",
+     .kind = OPTION_FLAG,
+     .fallback = "on",
+     .help = "a request may use the whole context; with --no-kv-unified its slot's share of it",
+     .env = "LLAMA_ARG_KV_UNIFIED"},
+    OPTIONS_CONTEXT_SHIFT(NULL, "0"),
     {.name = "predict",
      .letter = "n",
      .aliases = "--n-predict",
@@ -333,13 +353,7 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .help = "folder in which POST /slots/ID saves and restores slots",
      .env = "LLAMA_ARG_SLOT_SAVE_PATH"},
-    {.name = "cache-prefixes",
-     .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = 65536,
-     .fallback = "256",
-     .help = "max conversations kept in the KV cache for later requests, 0 for none; unused ones make room"},
+    OPTION_CACHE_PREFIXES,
     {.name = "cache-ram",
      .letter = "cram",
      .value = "SIZE",

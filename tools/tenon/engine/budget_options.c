@@ -147,6 +147,11 @@ static void forget_assumed(const struct assumed_devices *assumed, tn_budget_ladd
 
 /* ---- Searching ---- */
 
+int32_t budget_context(const tn_budget_params *budget, int32_t trained) {
+    enum { USUAL_CONTEXT = 4096 }; /* a longer one would take the memory that speed or quality needs */
+    return budget->prefer == TN_PREFER_CONTEXT || trained < USUAL_CONTEXT ? trained : USUAL_CONTEXT;
+}
+
 static bool show_planning(void *user, size_t planned, size_t at_most) {
     struct progress *progress = user;
     progress->total = at_most;
@@ -165,7 +170,7 @@ int plan_to_budget(const struct args *args, tn_model *model, const tn_session_pa
     int code = budget_params_from(args, &budget);
     if (!code) code = declare_rates(&p, how.measure, &assumed);
     if (!code) {
-        if (budget.prefer == TN_PREFER_CONTEXT && !args_given(args, "ctx")) p.n_ctx = 0; /* as trained */
+        if (!p.n_ctx) p.n_ctx = budget_context(&budget, tn_model_get_info(model).n_ctx_train);
         budget.frontier = how.frontier;
         budget.progress = show_planning;
         budget.user = &progress;

@@ -31,6 +31,8 @@
 int read_budgets(const struct args *args, tn_session_params *params);
 /* How to search, from the options. Returns an exit code. */
 int budget_params_from(const struct args *args, tn_budget_params *budget);
+/* The context to plan for where it is left open. */
+int32_t budget_context(const tn_budget_params *budget, int32_t trained);
 struct budget_search_options {
     bool frontier; /* for pictures: see tn_budget_params */
     bool measure; /* devices that were never measured; otherwise their rates are assumed and the ladder's note says so

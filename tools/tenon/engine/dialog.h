@@ -23,6 +23,8 @@ struct dialog {
     tn_generator *generator;    /* of the reply: samples, finds the stop string, makes text */
     tn_tokens cached;           /* the tokens in the KV cache */
     int64_t limit;              /* max tokens of a reply; negative: no limit */
+    bool shifts;                /* a full context makes room: the oldest messages, then tokens are given up */
+    int32_t keep;               /* tokens that then stay at least; negative: the prompt */
     int dropped;                /* messages removed because the context was full */
 };
 
@@ -47,8 +49,9 @@ int dialog_load(struct dialog *dialog, const char *path);
 enum reply_end { REPLY_DONE, REPLY_LIMIT, REPLY_INTERRUPTED, REPLY_FULL, REPLY_FAILED };
 
 /* Generates the reply to the last message, prints it to standard output and adds it to the messages. When the context
- * is full, the oldest messages are removed. Ctrl-C ends the reply; the text so far is kept. After REPLY_FAILED, whose
- * error is printed, and after an interruption before any text, the user's message is removed. */
+ * is full, the oldest messages are removed, or without `shifts` the reply ends with REPLY_FULL. Ctrl-C ends the
+ * reply; the text so far is kept. After REPLY_FAILED, whose error is printed, and after an interruption before any
+ * text, the user's message is removed. */
 enum reply_end dialog_reply(struct dialog *dialog);
 
 #endif

@@ -14,14 +14,17 @@
 
 /* ---- Opening ---- */
 
-void limit_context(const struct args *args, const tn_model *model, tn_session_params *p) {
-    int32_t trained = tn_model_get_info(model).n_ctx_train;
-    bool chosen = args_given(args, "ctx") || p->n_ctx != args_int(args, "ctx");
-    if (trained <= 0 || trained >= p->n_ctx) return;
-    if (!chosen)
-        p->n_ctx = trained;
-    else if (args_given(args, "ctx"))
+void warn_long_context(const struct args *args, const tn_model *model, const tn_session_params *p) {
+    const int32_t trained = tn_model_get_info(model).n_ctx_train;
+    if (args_given(args, "ctx") && trained > 0 && p->n_ctx > trained)
         warn("the context of %d tokens is longer than the %d that the model was trained with", p->n_ctx, trained);
+}
+
+const char *describe_open_context(int32_t n_ctx, int32_t trained, char *text, size_t size) {
+    char of[64] = "";
+    if (n_ctx < trained) snprintf(of, sizeof of, " of the %d that the model was trained with", trained);
+    snprintf(text, size, "%s%s; -c sets another", n_ctx < trained ? "what fits" : "as trained", of);
+    return text;
 }
 
 static bool show_load_progress(void *user, size_t done, size_t total) {
@@ -157,9 +160,16 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
     tn_session_params p = *params;
     p.progress = show_load_progress;
     p.user = &progress;
-    limit_context(args, loaded->model, &p);
+    warn_long_context(args, loaded->model, &p);
     int code = plan_and_make(args, path, &p, loaded);
     if (progress.total) progress_end(&progress);
+    const tn_model_info info = tn_model_get_info(loaded->model);
+    if (!code && !p.n_ctx && !p.n_budgets && !info.is_encoder) {
+        const int32_t n_ctx = tn_session_get_params(loaded->session).n_ctx;
+        char why[128];
+        fprintf(stderr, "%sContext of %d tokens: %s%s\n", style(stderr, STYLE_DIM), n_ctx,
+                describe_open_context(n_ctx, info.n_ctx_train, why, sizeof why), style(stderr, STYLE_NONE));
+    }
     if (code)
         loaded_model_close(loaded);
     else

@@ -12,8 +12,9 @@ struct loaded_model {
     size_t planned_bytes; /* on all devices, from the plan that was made before the session */
 };
 
-/* Opens the model, plans its memory and makes a session, with a progress bar. The context is limited as
- * limit_context() says. Prints a message and returns an exit code on failure; `loaded` is empty then. */
+/* Opens the model, plans its memory and makes a session, with a progress bar. Where the context is left open, a line
+ * on standard error says which one was chosen. Prints a message and returns an exit code on failure; `loaded` is
+ * empty then. */
 int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,
                       struct loaded_model *loaded);
 void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
@@ -44,9 +45,10 @@ bool loaded_model_memory(const struct loaded_model *loaded, struct memory_use *u
  * used 1.20 GiB". */
 void print_closing_line(const struct loaded_model *loaded);
 
-/* Lowers params->n_ctx to the context that the model was trained with, unless the user or the caller chose another.
- * Warns when the user chose a longer one. */
-void limit_context(const struct args *args, const tn_model *model, tn_session_params *params);
+/* Warns when the user chose a longer context than the model was trained with. */
+void warn_long_context(const struct args *args, const tn_model *model, const tn_session_params *params);
+/* Says why a context that was left open has this length. Returns `text`. */
+const char *describe_open_context(int32_t n_ctx, int32_t trained, char *text, size_t size);
 /* For --verbose: what was loaded, on which devices, and how long it took. */
 void log_session(const char *path, const tn_model *model, const tn_session *session, uint64_t began_ns);
 /* How many prompt tokens to process next, so that progress is shown every few seconds. Starts small (last is 0), then

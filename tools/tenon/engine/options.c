@@ -22,10 +22,9 @@ static const struct option model_table[] = {
      .kind = OPTION_INT,
      .min = 0,
      .max = INT32_MAX,
-     .fallback = "4096",
+     .fallback = "0",
      .help = "context size in tokens, the capacity of the KV cache; 0 for the size that the model was trained with, "
-             "which "
-             "the default never exceeds",
+             "or the most that fits if that is less",
      .env = "TENON_CTX LLAMA_ARG_CTX_SIZE"},
     {.name = "batch",
      .letter = "b",

@@ -2,6 +2,7 @@
  */
 #include "cli/term.h"
 #include "cli/text_buffer.h"
+#include "engine/context_shift.h"
 #include "engine/dialog.h"
 #include "engine/loaded_model.h"
 
@@ -189,27 +190,33 @@ static tn_status finish_reply(struct reply_writer *w) {
 
 /* ---- The reply ---- */
 
-/* The context is full in the middle of a reply: drops the oldest exchange or, if there is none, the first half of the
- * reply itself. The rest stays in the cache and moves up. */
-static tn_status shift_context(struct dialog *d, size_t *n_prompt) {
+/* Drops the oldest exchange in the middle of a reply. The rest stays in the cache and moves up. */
+static tn_status drop_and_realign(struct dialog *d, size_t *n_prompt) {
     tn_tokens target = {0};
-    size_t n_reply = d->cached.count - *n_prompt, skip = 0;
     tn_chat_prompt *prompt = NULL;
-    tn_status status = TN_OK;
-    if (drop_oldest_exchange(d)) {
-        status = render_prompt(d, &prompt, &target);
-        tn_chat_prompt_free(prompt);
-    } else {
-        skip = n_reply / 2;
-        if (skip < 16) return tn_fail(TN_E_FULL, "the message fills the context");
-        status = tokens_append(&target, d->cached.ids, *n_prompt);
-    }
+    tn_status status = render_prompt(d, &prompt, &target);
     size_t kept_prompt = target.count;
-    if (status == TN_OK) status = tokens_append(&target, d->cached.ids + *n_prompt + skip, n_reply - skip);
+    tn_chat_prompt_free(prompt);
+    if (status == TN_OK) status = tokens_append(&target, d->cached.ids + *n_prompt, d->cached.count - *n_prompt);
     if (status == TN_OK) status = align_cache(d, &target, true, false);
     if (status == TN_OK) *n_prompt = kept_prompt;
     tn_tokens_free(&target);
     return status;
+}
+
+/* The context is full in the middle of a reply: drops the oldest exchange or, if there is none, tokens after those
+ * that are to be kept. TN_E_FULL: the reply ends. */
+static tn_status shift_context(struct dialog *d, size_t *n_prompt) {
+    if (!d->shifts) return tn_fail(TN_E_FULL, "the context is full");
+    if (drop_oldest_exchange(d)) return drop_and_realign(d, n_prompt);
+    const size_t keep = (size_t)context_shift_keep(d->keep, (int32_t)*n_prompt, (int32_t)context_size(d));
+    int32_t removed;
+    TN_TRY(tn_session_context_shift(d->session, 0, (int32_t)keep, &removed));
+    const size_t next = keep + (size_t)removed;
+    memmove(d->cached.ids + keep, d->cached.ids + next, (d->cached.count - next) * sizeof *d->cached.ids);
+    d->cached.count -= (size_t)removed;
+    if (*n_prompt > keep) *n_prompt = *n_prompt > next ? *n_prompt - (size_t)removed : keep;
+    return TN_OK;
 }
 
 static tn_status generate_reply(struct dialog *d, struct reply_writer *w, size_t n_prompt, enum reply_end *end) {
@@ -261,13 +268,14 @@ static int render_fitting_prompt(struct dialog *d, tn_chat_prompt **prompt, tn_t
         tn_status status = render_prompt(d, prompt, tokens);
         if (status != TN_OK) return fail_status(status, "chat template");
         if (tokens->count + room <= context_size(d)) return EXIT_OK;
-        if (!drop_oldest_exchange(d)) break;
+        if (!d->shifts || !drop_oldest_exchange(d)) break;
         tn_chat_prompt_free(*prompt);
         *prompt = NULL;
     }
     if (tokens->count + 16 <= context_size(d)) return EXIT_OK;
-    return fail("the message has %zu tokens, the context only %zu: shorten it, or start with -c %zu", tokens->count,
-                context_size(d), 2 * tokens->count);
+    return fail("the %s %zu tokens, the context only %zu: %s, or start with -c %zu",
+                d->shifts ? "message has" : "messages have", tokens->count, context_size(d),
+                d->shifts ? "shorten it" : "/reset begins anew", 2 * tokens->count);
 }
 
 enum reply_end dialog_reply(struct dialog *d) {

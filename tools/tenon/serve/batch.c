@@ -2,79 +2,17 @@
  *
  * A slot is a sequence of the session with the tokens that belong in it. Every round decodes one batch: the sampled
  * token of each slot that generates, and a part of the prompts, so that a long prompt does not stall the others. When
- * the KV cache is full, the session gives up kept prefixes first; then the cells of the youngest job are freed, which
- * is decoded again when there is room. */
+ * the KV cache is full, the session gives up kept prefixes first; then the youngest job is moved aside
+ * (room.c). */
 #include "batch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Admission ---- */
-
-/* Whether a prompt fits into the context beside the jobs that run. */
-static bool prompt_fits(const struct engine *e, const struct job *job) {
-    int64_t used = 0;
-    for (int i = 0; i < e->n_slots; i++)
-        if (e->slots[i].job) used += e->slots[i].count;
-    return used == 0 || used + (int64_t)job->prompt.count + 1 <= e->served->n_ctx;
-}
-
-/* The first job that can have a slot now. Those that wait for a slot of their choice are overtaken. */
-static struct job **next_for_slot(struct engine *e, struct job **at) {
-    while (*at && ((*at)->embed || ((*at)->slot >= 0 && !slot_choose(e, *at)))) at = &(*at)->next;
-    return at;
-}
-
-/* Takes jobs off the queue as long as there are slots for them. Cancelled jobs and slot actions need none. */
-static void admit_jobs(struct engine *e) {
-    for (;;) {
-        struct served *served = e->served;
-        pthread_mutex_lock(&served->lock);
-        struct job **at = &served->queue, *job = NULL;
-        while (*at && !atomic_load(&(*at)->cancelled) && !(*at)->action) at = &(*at)->next;
-        const bool needs_slot = !*at;
-        if (needs_slot) at = next_for_slot(e, &served->queue);
-        struct slot *slot = needs_slot && *at ? slot_choose(e, *at) : NULL;
-        if (*at && (!needs_slot || (slot && prompt_fits(e, *at)))) {
-            job = *at;
-            *at = job->next;
-            if (!*at && served->queue_end == &job->next) served->queue_end = at;
-            *(job->embed ? &served->n_embed_queued : &served->n_queued) -= 1;
-            served->view.n_busy_slots += slot != NULL;
-        }
-        pthread_mutex_unlock(&served->lock);
-        if (!job) return;
-        if (!slot && job->action && !atomic_load(&job->cancelled))
-            slot_act(e, job);
-        else if (!slot)
-            output_end_job(served, job, FINISH_CANCELLED, NULL, "", 0, "", NULL, 0);
-        else
-            slot_assign(e, slot, job);
-    }
-}
-
 static void end_cancelled_jobs(struct engine *e) {
     for (int i = 0; i < e->n_slots; i++)
         if (e->slots[i].job && atomic_load(&e->slots[i].job->cancelled))
             output_end_slot(e, &e->slots[i], FINISH_CANCELLED, "", 0, "", false);
-}
-
-/* Lets the oldest stalled job continue when its tokens and a few more of every job fit, or when no other job runs. */
-static void resume_stalled_job(struct engine *e) {
-    enum { MARGIN = 16 };
-    struct slot *oldest = NULL;
-    int64_t used = 0;
-    for (int i = 0; i < e->n_slots; i++) {
-        struct slot *slot = &e->slots[i];
-        if (!slot->job) continue;
-        if (!slot->stalled)
-            used += slot->count + MARGIN;
-        else if (!oldest || slot->task < oldest->task)
-            oldest = slot;
-    }
-    if (!oldest || (used > 0 && used + oldest->count + MARGIN > e->served->n_ctx)) return;
-    oldest->stalled = false;
-    slot_take_prefix(e, oldest);
 }
 
 /* ---- The batch of a round ---- */
@@ -170,7 +108,10 @@ static void report_sample(struct engine *e, struct slot *slot, const float *logi
         output_end_slot(e, slot, user ? FINISH_WORD : FINISH_EOS, "", 0, job->stops[stop], false);
         return;
     }
-    bool full = slot->count + 1 >= served->n_ctx;
+    const bool full = slot->count + 1 >= served->n_ctx && !served->shifts;
+    if (full && slot->n_predicted < job->n_predict)
+        tn_log(TN_LOG_INFO, "slot %d: the context of %d tokens is full, the answer ends; --context-shift goes on",
+               (int)(slot - e->slots), served->n_ctx);
     if (slot->n_predicted >= job->n_predict || full) {
         text = tn_generator_finish(job->generator, &length);
         output_end_slot(e, slot, FINISH_LIMIT, text, length, "", full && slot->n_predicted < job->n_predict);
@@ -240,6 +181,28 @@ bool engine_should_abort(void *user) {
 
 /* ---- The thread ---- */
 
+/* Who has which page, and while somebody looks at it the tree of prefixes. */
+static void publish_pages(struct engine *e, tn_session *session) {
+    struct engine_view *view = &e->served->view;
+    tn_session_page_map(session, view->page_map);
+    view->n_shared_pages = view->n_kept_pages = view->n_free_pages = 0;
+    for (int i = 0; i < e->n_slots; i++) view->slots[i].n_pages = 0;
+    for (int32_t i = 0; i < view->cache.pages; i++) {
+        const int32_t owner = view->page_map[i];
+        if (owner == TN_PAGE_FREE)
+            view->n_free_pages++;
+        else if (owner == TN_PAGE_SHARED)
+            view->n_shared_pages++;
+        else if (owner >= e->n_slots)
+            view->n_kept_pages++;
+        else
+            view->slots[owner].n_pages++;
+    }
+    if (!e->served->tree_wanted) return;
+    e->served->tree_wanted = false;
+    view->n_tree = tn_session_prefix_tree(session, view->tree, TREE_ENTRIES);
+}
+
 void engine_publish_state(struct engine *e, bool now) {
     struct engine_view *view = &e->served->view;
     uint64_t time = tn_time_ns();
@@ -251,6 +214,8 @@ void engine_publish_state(struct engine *e, bool now) {
     for (int i = 0; i < e->n_slots; i++) {
         const struct slot *s = &e->slots[i];
         view->slots[i] = (struct slot_view){.busy = s->job != NULL,
+                                            .stalled = s->job && s->stalled,
+                                            .n_pages = view->slots[i].n_pages,
                                             .n_prompt = s->n_prompt,
                                             .n_done = s->n_kv,
                                             .n_cached = s->n_cached,
@@ -268,6 +233,7 @@ void engine_publish_state(struct engine *e, bool now) {
     if (now || time - e->map_time > 200000000u) {
         e->map_time = time;
         tn_session_cache_map(session, view->map);
+        publish_pages(e, session);
         view->prefixes = tn_session_prefix_usage(session);
         view->tiers = tn_session_tier_usage(session);
         tn_fit fit;
@@ -283,6 +249,7 @@ void engine_publish_state(struct engine *e, bool now) {
 static bool run_round(struct engine *e) {
     tn_status status;
     resume_stalled_job(e);
+    shift_full_slots(e);
     do {
         build_batch(e);
         if (e->n_tokens == 0) return false;
@@ -293,7 +260,7 @@ static bool run_round(struct engine *e) {
                           .outputs = e->outputs};
         output_wake(e->served, e->n_tokens > e->n_slots); /* a prompt may take long */
         status = tn_session_decode(e->session, &batch);
-    } while (status == TN_E_FULL && slot_free_cells(e));
+    } while (status == TN_E_FULL && stall_youngest_job(e));
     if (status == TN_OK)
         take_results(e);
     else
@@ -330,7 +297,7 @@ void engine_run(struct engine *e) {
     engine_publish_state(e, true);
     for (;;) {
         pthread_mutex_lock(&served->lock);
-        while (atomic_load(&served->phase) == PHASE_READY && !is_busy(e) && !served->queue)
+        while (atomic_load(&served->phase) == PHASE_READY && !is_busy(e) && !served->queue && !served->tree_wanted)
             pthread_cond_wait(&served->wake, &served->lock);
         bool waiting = served->queue != NULL;
         pthread_mutex_unlock(&served->lock);

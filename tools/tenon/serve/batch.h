@@ -17,7 +17,8 @@ struct slot {
     bool in_batch;     /* has tokens in the batch of this round */
     tn_status sampled; /* by the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
     char error[200];
-    bool stalled; /* its cells were freed for others; it waits until its tokens fit again */
+    bool stalled; /* moved aside: its cells were freed for others; it waits until its tokens fit again */
+    bool shifted; /* its context was full, and its oldest tokens were given up */
 };
 
 /* The logits after the last token of a slot. */
@@ -57,6 +58,19 @@ void engine_publish_state(struct engine *e, bool now); /* to the HTTP thread */
 bool engine_should_abort(void *user);                  /* tn_abort_fn; user is the engine */
 bool embed_round(struct engine *e);                    /* embeds one batch of texts; false if none waits */
 
+/* ---- room.c ---- */
+
+/* Takes jobs off the queue as long as there are slots and cells for them. Cancelled jobs and slot actions need none.
+ */
+void admit_jobs(struct engine *e);
+/* Lets the oldest job that was moved aside continue when there is room for it, or when no other runs. */
+void resume_stalled_job(struct engine *e);
+/* Frees the cells of the youngest job if others run; it waits then. False if there is none. Kept prefixes have been
+ * given up before. */
+bool stall_youngest_job(struct engine *e);
+/* Makes room in the slots whose tokens fill their context. */
+void shift_full_slots(struct engine *e);
+
 /* ---- slot_cache.c ---- */
 
 void slot_clear(struct engine *e, struct slot *slot); /* removes its tokens from the KV cache */
@@ -67,9 +81,6 @@ void slot_keep_prefix(struct engine *e, struct slot *slot); /* for later jobs, w
 void slot_release(struct engine *e, struct slot *slot);     /* its job has ended; what it has computed is kept */
 /* The idle slot that the job asks for, or the one longest unused. NULL: it is, or all are, busy. */
 struct slot *slot_choose(struct engine *e, const struct job *job);
-/* Frees the cells of the youngest job if others run; it waits then. False if there is none. Kept prefixes have been
- * given up before. */
-bool slot_free_cells(struct engine *e);
 void slot_act(struct engine *e, struct job *job); /* saves, restores or erases a slot */
 
 /* ---- output.c ---- */

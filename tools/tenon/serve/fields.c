@@ -305,7 +305,7 @@ json_t *sampling_json(const tn_sampler_params *p, uint64_t seed, int32_t n_predi
 
 bool job_read(struct served *served, struct job *job, json_t *body, const char *gbnf, const char *trigger,
               struct problem *problem) {
-    int64_t limit = -1, slot = -1;
+    int64_t limit = -1, slot = -1, keep = served->server->keep;
     bool cache = true;
     char *own = NULL;
     static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens"};
@@ -314,13 +314,13 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
         if (!field_int(body, names[i], -1, INT32_MAX, &limit, problem)) return false;
     if (!field_bool(body, "cache_prompt", &cache, problem) ||
         !field_int(body, "id_slot", -1, served->server->n_slots - 1, &slot, problem) ||
-        !make_sampler(served, job, body, problem) || !read_stops(served, job, body, problem) ||
-        !read_grammar_fields(body, &own, problem))
+        !field_int(body, "n_keep", -1, INT32_MAX, &keep, problem) || !make_sampler(served, job, body, problem) ||
+        !read_stops(served, job, body, problem) || !read_grammar_fields(body, &own, problem))
         return false;
-    /* Without a limit, generation ends at the trained context: the model cannot make sense beyond it. */
-    int32_t left = served->n_ctx < served->info.n_ctx_train ? served->n_ctx : served->info.n_ctx_train;
-    left -= (int32_t)job->prompt.count;
+    /* Without a limit, generation ends with the context, unless that is shifted. */
+    const int32_t left = served->shifts ? INT32_MAX : served->n_ctx - (int32_t)job->prompt.count;
     job->n_predict = limit >= 0 ? (int32_t)limit : left > 0 ? left : 1;
+    job->n_keep = (int32_t)keep;
     job->no_cache = !cache;
     job->slot = (int)slot;
     bool fine = true;

@@ -1,4 +1,4 @@
-/* Information about the server: health, models, slots, metrics, memory; and tokenizing. */
+/* Information about the server: health, models, slots, metrics; and tokenizing. */
 #include "serve.h"
 
 #include "engine/loaded_model.h"
@@ -110,10 +110,11 @@ void serve_slots(struct served *served, struct evhttp_request *http, json_t *bod
         const struct slot_view *s = &served->view.slots[i];
         idle += !s->busy;
         json_array_append_new(
-            list, json_pack("{s:i, s:I, s:i, s:b, s:i, s:i, s:i, s:{s:b, s:i, s:i}, s:o}", "id", i, "id_task",
-                            (json_int_t)s->task, "n_ctx", (int)served->n_ctx, "is_processing", (int)s->busy,
-                            "n_prompt_tokens", (int)s->n_prompt, "n_cached_tokens", (int)s->n_cached, "n_cells",
-                            (int)s->n_done, "next_token", "has_next_token", (int)s->busy, "n_decoded",
+            list, json_pack("{s:i, s:I, s:i, s:b, s:b, s:i, s:i, s:i, s:i, s:{s:b, s:i, s:i}, s:o}", "id", i,
+                            "id_task", (json_int_t)s->task, "n_ctx", (int)served->n_ctx, "is_processing",
+                            (int)s->busy, "is_moved_aside", (int)s->stalled, "n_prompt_tokens", (int)s->n_prompt,
+                            "n_cached_tokens", (int)s->n_cached, "n_cells", (int)s->n_done, "n_pages",
+                            (int)s->n_pages, "next_token", "has_next_token", (int)s->busy, "n_decoded",
                             (int)s->n_predicted, "n_remain", (int)s->n_remaining, "params", slot_params(served, s)));
     }
     pthread_mutex_unlock(&served->lock);
@@ -126,7 +127,7 @@ void serve_slots(struct served *served, struct evhttp_request *http, json_t *bod
     reply_json(served->server, http, 200, list);
 }
 
-/* ---- Metrics and memory ---- */
+/* ---- Metrics ---- */
 
 /* A metric of every loaded model. With --models-dir a label names the model. */
 enum metric_kind { COUNTER, GAUGE };
@@ -167,6 +168,10 @@ VALUE(tier_disk_tokens, v->tiers.disk_tokens)
 VALUE(tier_disk_stored, v->tiers.disk_stored)
 VALUE(tier_dropped, v->tiers.dropped)
 VALUE(tier_disk_failed, v->tiers.disk_failed)
+VALUE(prefix_hits, v->prefixes.hits)
+VALUE(prefix_misses, v->prefixes.misses)
+VALUE(stalls, v->n_stalls)
+VALUE(shifts, v->n_shifts)
 VALUE(requests, m->server->n_requests)
 VALUE(processing, v->n_busy_slots)
 VALUE(deferred, m->n_queued + m->n_embed_queued)
@@ -197,6 +202,10 @@ static const struct metric metrics[] = {
     {"cache_disk_blocks_stored_total", COUNTER, "Blocks of 32 tokens written to disk.", tier_disk_stored},
     {"cache_blocks_dropped_total", COUNTER, "Blocks that no tier had room for.", tier_dropped},
     {"cache_disk_failures_total", COUNTER, "Blocks that could not be written to disk.", tier_disk_failed},
+    {"prefix_hits_total", COUNTER, "Prompts that began with cached tokens.", prefix_hits},
+    {"prefix_misses_total", COUNTER, "Prompts that did not.", prefix_misses},
+    {"requests_moved_aside_total", COUNTER, "Times that a request made room for others and went on later.", stalls},
+    {"context_shifts_total", COUNTER, "Times that a request filled its context and went on.", shifts},
     {"requests_total", COUNTER, "Requests for text accepted.", requests},
     {"requests_processing", GAUGE, "Busy slots.", processing},
     {"requests_deferred", GAUGE, "Requests waiting for a slot.", deferred},
@@ -220,6 +229,24 @@ static bool next_loaded(struct server *server, size_t *at, struct served **serve
     return false;
 }
 
+/* Pages of the KV cache by owner: slots one by one, pages that several slots share, kept prefixes, free. */
+static void page_metric(struct evbuffer *out, const struct served *served) {
+    const struct engine_view *v = &served->view;
+    const struct server *server = served->server;
+    const struct {
+        const char *owner;
+        int32_t n;
+    } rows[] = {{"shared", v->n_shared_pages}, {"prefixes", v->n_kept_pages}, {"free", v->n_free_pages}};
+    const char *before = server->on_demand ? ",model=\"" : "", *model = server->on_demand ? served->alias : "";
+    const char *after = server->on_demand ? "\"" : "";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        evbuffer_add_printf(out, "tenon:kv_cache_pages{owner=\"%s\"%s%s%s} %d\n", rows[i].owner, before, model, after,
+                            (int)rows[i].n);
+    for (int i = 0; i < server->n_slots; i++)
+        evbuffer_add_printf(out, "tenon:kv_cache_pages{owner=\"slot %d\"%s%s%s} %d\n", i, before, model, after,
+                            (int)v->slots[i].n_pages);
+}
+
 static void write_metrics(struct server *server, struct evbuffer *out) {
     struct served *served;
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
@@ -233,6 +260,13 @@ static void write_metrics(struct server *server, struct evbuffer *out) {
             evbuffer_add_printf(out, " %.10g\n", m->value(served));
             pthread_mutex_unlock(&served->lock);
         }
+    }
+    evbuffer_add_printf(out, "# HELP tenon:kv_cache_pages Pages of the KV cache by owner.\n"
+                             "# TYPE tenon:kv_cache_pages gauge\n");
+    for (size_t k = 0; next_loaded(server, &k, &served);) {
+        pthread_mutex_lock(&served->lock);
+        page_metric(out, served);
+        pthread_mutex_unlock(&served->lock);
     }
     for (int planned = 1; planned >= 0; planned--) {
         const char *name = planned ? "memory_planned_bytes" : "memory_used_bytes";
@@ -273,62 +307,6 @@ void serve_plan(struct served *served, struct evhttp_request *http, json_t *body
     }
     problem_set(&problem, 404, "there is no picture of the memory plan");
     reply_problem(served->server, http, &problem);
-}
-
-/* The owner of each cell, run-length encoded as [owner, count]. */
-static json_t *cells_json(const struct engine_view *view) {
-    json_t *runs = json_array();
-    for (int32_t i = 0, n; i < view->cache.cells; i += n) {
-        for (n = 1; i + n < view->cache.cells && view->map[i + n] == view->map[i];) n++;
-        json_array_append_new(runs, json_pack("[i, i]", (int)view->map[i], (int)n));
-    }
-    return runs;
-}
-
-static json_t *tiers_json(const tn_tier_usage *t) {
-    return json_pack("{s:{s:I, s:I, s:i, s:I, s:I}, s:{s:I, s:I, s:i, s:I, s:I, s:I}, s:I}", "host", "limit",
-                     (json_int_t)t->host_limit, "bytes", (json_int_t)t->host_bytes, "blocks", (int)t->host_blocks,
-                     "tokens_taken", (json_int_t)t->host_tokens, "blocks_stored", (json_int_t)t->host_stored, "disk",
-                     "limit", (json_int_t)t->disk_limit, "bytes", (json_int_t)t->disk_bytes, "blocks",
-                     (int)t->disk_blocks, "tokens_taken", (json_int_t)t->disk_tokens, "blocks_stored",
-                     (json_int_t)t->disk_stored, "failed", (json_int_t)t->disk_failed, "dropped",
-                     (json_int_t)t->dropped);
-}
-
-void serve_memory(struct served *served, struct evhttp_request *http, json_t *body) {
-    (void)body;
-    json_t *devices = json_array(), *slots = json_array();
-    pthread_mutex_lock(&served->lock);
-    const struct engine_view *v = &served->view;
-    for (size_t i = 0; i < v->used.n_devices && i < served->planned.n_devices; i++) {
-        const tn_fit_device *d = &v->used.devices[i];
-        json_array_append_new(
-            devices,
-            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:i}", "name",
-                      text_json(d->name), "planned", (json_int_t)device_bytes(&served->planned.devices[i]), "used",
-                      (json_int_t)device_bytes(d), "weights", (json_int_t)d->weights, "mapped", (json_int_t)d->mapped,
-                      "cache", (json_int_t)d->cache, "compute", (json_int_t)d->compute, "scratch",
-                      (json_int_t)d->scratch, "tier", (json_int_t)d->tier, "free", (json_int_t)d->free, "total",
-                      (json_int_t)d->total, "domain", "first", (json_int_t)d->domain, "free",
-                      (json_int_t)d->domain_free, "total", (json_int_t)d->domain_total, "layers", (int)d->n_layers));
-    }
-    for (int i = 0; i < served->server->n_slots; i++) {
-        const struct slot_view *s = &v->slots[i];
-        json_array_append_new(slots,
-                              json_pack("{s:b, s:i, s:i, s:i}", "busy", (int)s->busy, "prompt", (int)s->n_prompt,
-                                        "predicted", (int)s->n_predicted, "cells", (int)s->n_done));
-    }
-    uint64_t ns = v->stats.generated_ns;
-    json_t *answer = json_pack(
-        "{s:o, s:o, s:{s:i, s:i, s:i, s:o}, s:{s:i, s:i, s:i, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:i}", "devices",
-        devices, "slots", slots, "cells", "total", (int)v->cache.cells, "used", (int)v->cache.used, "peak",
-        (int)v->cache.peak, "runs", cells_json(v), "prefixes", "kept", (int)v->prefixes.kept, "limit",
-        (int)v->prefixes.limit, "cells", (int)v->prefixes.cells, "asked", (json_int_t)v->prefixes.asked, "taken",
-        (json_int_t)v->prefixes.taken, "evicted", (json_int_t)v->prefixes.evicted, "tiers", tiers_json(&v->tiers),
-        "generated_tokens", (json_int_t)v->stats.generated_tokens, "generated_ns", (json_int_t)ns, "plans_reused",
-        (json_int_t)v->stats.sched.plans_reused, "waiting", served->n_queued + served->n_embed_queued);
-    pthread_mutex_unlock(&served->lock);
-    reply_json(served->server, http, 200, answer);
 }
 
 /* ---- Tokens ---- */

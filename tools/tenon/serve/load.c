@@ -1,13 +1,15 @@
 /* Loading a model, the life of its engine thread, and the queue of jobs. */
 #include "batch.h"
 #include "engine/budget_options.h"
+#include "engine/context_shift.h"
 #include "engine/loaded_model.h"
+#include "engine/serving_params.h"
 #include "http.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EMBED_QUEUED = 4 * MAX_INPUTS };
+enum { MAX_EMBED_QUEUED = 4 * MAX_INPUTS, SHARED_CONTEXT = 4096 };
 
 static bool continue_loading(void *user, size_t done, size_t total) {
     (void)done;
@@ -51,12 +53,16 @@ static size_t planned_by_others(const struct served *served) {
     return total;
 }
 
-/* With --budget the parameters are chosen, by the peaks that were measured before. */
+/* Loads the plan that --plan names, or plans. With --budget the parameters are chosen, by the peaks that were
+ * measured before. */
 static tn_status plan_first_session(struct served *served, const tn_session_params *params, tn_session_plan **plan) {
-    if (!params->n_budgets || params->embeddings)
-        return session_plan_make(served->model, params, served->server->plan_cache, plan);
+    const struct server *server = served->server;
+    if (!params->n_budgets || params->embeddings || args_text(server->args, "plan"))
+        return session_plan_from(server->args, served->model, params, plan);
+    tn_session_params p = *params;
     tn_budget_ladder ladder;
-    TN_TRY(tn_session_plan_to_budget(served->model, params, &served->server->budget, plan, &ladder));
+    if (!p.n_ctx) p.n_ctx = budget_context(&server->budget, served->info.n_ctx_train);
+    TN_TRY(tn_session_plan_to_budget(served->model, &p, &server->budget, plan, &ladder));
     char text[256];
     describe_choice(&ladder.choices[0], text, sizeof text);
     tn_log(TN_LOG_INFO, "chosen for the budget: %s", text);
@@ -171,26 +177,41 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     const tn_cache_usage cache = tn_session_cache_usage(e->session ? e->session : served->embedder);
     served->view.map = tn_calloc((size_t)cache.cells, sizeof *served->view.map);
     served->view.slots = tn_calloc((size_t)e->n_slots, sizeof *served->view.slots);
+    served->view.page_map = tn_calloc((size_t)cache.pages, sizeof *served->view.page_map);
+    served->view.tree = tn_calloc(TREE_ENTRIES, sizeof *served->view.tree);
     bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->rows && e->next_row &&
-                  served->view.map && served->view.slots;
+                  served->view.map && served->view.slots && served->view.page_map && served->view.tree;
     for (int i = 0; enough && i < e->n_slots; i++)
         enough = (e->slots[i].tokens = tn_calloc((size_t)served->n_ctx, sizeof(tn_token))) != NULL;
     return enough ? TN_OK : TN_E_NOMEM;
 }
 
+/* What one request may use of the context, which the slots share. */
+static void limit_requests(struct served *served, int32_t n_ctx) {
+    const struct server *server = served->server;
+    const int32_t trained = served->info.n_ctx_train;
+    served->n_pool = n_ctx;
+    served->context_note[0] = '\0';
+    if (!server->params.n_ctx && !server->params.n_budgets && !server->on_demand && served->session)
+        describe_open_context(n_ctx, trained, served->context_note, sizeof served->context_note);
+    served->n_ctx = server->unified ? n_ctx : n_ctx / server->n_slots;
+    if (served->n_ctx > trained && trained > 0) {
+        if (args_given(server->args, "ctx"))
+            warn("the context of %d tokens is longer than the %d that the model was trained with: a request uses at "
+                 "most that many",
+                 n_ctx, trained);
+        served->n_ctx = trained;
+    }
+    served->shifts = served->session && context_shift_wanted(server->args, served->session);
+}
+
 static tn_status load_model(struct served *served, struct engine *e) {
-    /* Kept prefixes of models with windows: those of a prompt and of the reply, of two conversations per slot. */
-    enum { CHECKPOINTS = 4 };
     tn_session_params p = served->server->params, embed;
     int n_slots = served->server->n_slots;
     p.abort = engine_should_abort;
     p.progress = continue_loading;
     p.user = e;
-    p.n_seqs = n_slots;
-    if (p.n_batch < n_slots) p.n_batch = n_slots;
-    p.n_outputs = n_slots + 64;
-    p.n_prefixes = served->server->n_prefixes;
-    p.n_checkpoints = p.n_prefixes < CHECKPOINTS * n_slots ? p.n_prefixes : CHECKPOINTS * n_slots;
+    serving_params(&p, n_slots, served->server->n_prefixes);
     uint64_t began = tn_time_ns();
     tn_threadpool_params threads = tn_threadpool_params_default(p.n_threads);
     TN_TRY(tn_threadpool_new(&threads, &e->threads));
@@ -202,6 +223,9 @@ static tn_status load_model(struct served *served, struct engine *e) {
     if (!served->info.is_causal && !served->info.is_encoder)
         return tn_fail(TN_E_UNSUPPORTED, "generating text by diffusion is not supported");
     bool generates = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
+    /* Models that are loaded on demand leave room for each other. */
+    if (!p.n_ctx && !p.n_budgets && served->server->on_demand)
+        p.n_ctx = served->info.n_ctx_train < SHARED_CONTEXT ? served->info.n_ctx_train : SHARED_CONTEXT;
     embed = embed_params(served, &p);
     tn_session_plan *plan;
     TN_TRY(plan_memory(served, generates ? &p : &embed, generates && embeds ? &embed : NULL, &plan));
@@ -214,13 +238,13 @@ static tn_status load_model(struct served *served, struct engine *e) {
     draw_session_plan(served, generates ? served->session : served->embedder);
     log_session(served->path, served->model, generates ? served->session : served->embedder, began);
     p = tn_session_get_params(generates ? served->session : served->embedder);
-    served->n_ctx = p.n_ctx;
+    limit_requests(served, p.n_ctx);
     served->used_params = p;
     e->keeps_prefixes = p.n_prefixes > 0;
     e->n_batch = p.n_batch;
     e->n_piece = p.n_ubatch;
     e->n_score = p.n_outputs - n_slots;
-    if (generates && e->n_score < 1)
+    if (generates && (e->n_score < 1 || served->n_ctx < 2))
         return tn_fail(TN_E_INVALID, "--ctx %d is too small for %d slots", p.n_ctx, n_slots);
     TN_TRY(tn_pieces_from_tokenizer(served->tokenizer, &served->pieces));
     const char *given = served->server->chat_template;
@@ -296,6 +320,8 @@ void engine_join(struct served *served) {
     tn_free(e->next_row);
     tn_free(served->view.map);
     tn_free(served->view.slots);
+    tn_free(served->view.page_map);
+    tn_free(served->view.tree);
     tn_fit_free(&served->view.used);
     tn_fit_free(&served->planned);
     tn_chat_template_free(served->chat);

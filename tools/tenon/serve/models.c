@@ -168,13 +168,21 @@ static void unload_idle(struct served *wanting) {
     engine_wake(oldest);
 }
 
+static void print_ready(const struct served *served) {
+    const struct server *server = served->server;
+    const char *why = served->context_note;
+    fprintf(stderr, "tenon: %s is ready: %d slots share a context of %d%s%s%s", served->alias, server->n_slots,
+            served->n_pool, *why ? " (" : "", why, *why ? ")" : "");
+    if (served->n_ctx < served->n_pool) fprintf(stderr, ", %d at most for a request", served->n_ctx);
+    fputc('\n', stderr);
+}
+
 static void on_loaded(struct served *served) {
     struct server *server = served->server;
     server->loading = NULL;
     served->last_used = tn_time_ns();
     server->current = served;
-    fprintf(stderr, "tenon: %s is ready: %d slots share a context of %d\n", served->alias, server->n_slots,
-            served->n_ctx);
+    print_ready(served);
     release_waiting(served, NULL);
 }
 

@@ -68,7 +68,7 @@ static struct job_stats slot_stats(const struct slot *slot) {
 void output_end_slot(struct engine *e, struct slot *slot, enum finish finish, const char *text, size_t length,
                      const char *detail, bool truncated) {
     struct job_stats stats = slot_stats(slot);
-    stats.truncated = truncated;
+    stats.truncated = truncated || slot->shifted;
     struct job *job = slot->job;
     stats.id_slot = (int)(slot - e->slots);
     slot_release(e, slot);

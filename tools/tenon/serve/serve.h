@@ -22,7 +22,7 @@ struct server;
 struct served;
 struct request;
 
-enum { MAX_TOP = 128, MAX_STOPS = 32, MAX_CHOICES = 64, MAX_INPUTS = 2048 };
+enum { MAX_TOP = 128, MAX_STOPS = 32, MAX_CHOICES = 64, MAX_INPUTS = 2048, TREE_ENTRIES = 128 };
 
 /* ---- Jobs ---- */
 
@@ -34,7 +34,7 @@ struct job_stats {
     int32_t n_cached, n_prompt, n_predicted;
     int id_slot;
     double prompt_ms, predicted_ms;
-    bool truncated; /* the context was full before the request was complete */
+    bool truncated; /* the context was full before the request was complete: it ended, or was shifted */
     uint64_t seed;
 };
 
@@ -50,6 +50,7 @@ struct job {
     tn_sampler_params sampling; /* what the sampler was made from, for reports */
     tn_generator *generator;    /* of the continuation; uses the sampler */
     int32_t n_predict;
+    int32_t n_keep;    /* tokens that a context shift keeps; negative: the prompt */
     int32_t n_top;     /* alternatives to report per token; -1: no log-probabilities */
     bool score_prompt; /* report the prompt's tokens as well */
     bool ignore_end;   /* continue after an end-of-text token */
@@ -107,7 +108,8 @@ struct piece {
 
 /* A copy of an engine's state for the HTTP thread, made under the lock. */
 struct slot_view {
-    bool busy;
+    bool busy, stalled; /* stalled: moved aside until there is room */
+    int32_t n_pages;    /* in which no other slot has cells */
     int32_t n_prompt, n_done, n_cached, n_predicted, n_remaining;
     uint64_t task;
     tn_sampler_params sampling; /* of the job, when busy */
@@ -116,11 +118,16 @@ struct slot_view {
 struct engine_view {
     tn_session_stats stats;
     tn_cache_usage cache;
-    int32_t *map; /* owner of every cell: a slot, or a kept prefix */
+    int32_t *map;                                       /* owner of every cell: a slot, or a kept prefix */
+    int32_t *page_map;                                  /* owner of every page (tn_session_page_map) */
+    int32_t n_shared_pages, n_kept_pages, n_free_pages; /* of several slots; only of kept prefixes */
+    tn_prefix_info *tree;                               /* of slots and kept prefixes, when it was last asked for */
+    int32_t n_tree;
     tn_prefix_usage prefixes;
     tn_tier_usage tiers;
     tn_fit used; /* memory in use; the view owns its array of devices */
     uint64_t n_prompt, n_predicted, n_decodes, n_busy_slots;
+    uint64_t n_stalls, n_shifts; /* jobs moved aside; contexts shifted */
     double prompt_seconds, predicted_seconds;
     struct slot_view *slots;
 };
@@ -156,7 +163,10 @@ struct served {
     tn_chat_template *chat;
     tn_pieces *pieces;
     tn_model_info info;
-    int32_t n_ctx, n_embd, embed_limit; /* floats of an embedding; max tokens of a text to embed */
+    int32_t n_pool, n_ctx;       /* tokens of the KV cache, which the slots share; that one request may use */
+    char context_note[128];      /* where the context was left open: why it is n_pool */
+    bool shifts;                 /* a request whose context is full goes on without its oldest tokens */
+    int32_t n_embd, embed_limit; /* floats of an embedding; max tokens of a text to embed */
     tn_fit planned;
     atomic_size_t planned_bytes; /* on all devices, for --models-memory */
     char *plan_svg;              /* the plan as a picture, or NULL */
@@ -172,6 +182,7 @@ struct served {
     struct job *queue, **queue_end;
     int n_queued, n_embed_queued;
     struct piece *outbox, **outbox_end;
+    bool tree_wanted;            /* somebody looks at the tree of prefixes: the engine publishes it once */
     bool posted;                 /* engine thread: pieces since it last woke the HTTP thread */
     bool ended_some;             /* engine thread: a last piece among them */
     _Atomic uint64_t call_after; /* the engine should not wake the HTTP thread before this time */
@@ -197,6 +208,9 @@ struct server {
     char *keys[64];
     size_t n_keys;
     int n_slots, queue_limit;
+    int32_t admit_tokens; /* of an answer that must have room before a request begins */
+    bool unified;         /* a request may use the whole context, not only its slot's share */
+    int32_t keep;         /* tokens that a context shift keeps, for requests that do not say */
     double timeout;
     bool show_metrics, show_slots, log_requests;
     bool embeddings; /* --embedding; encoders always make them */
@@ -209,7 +223,6 @@ struct server {
     tn_sampler_params sampling;
     tn_session_params params;
     tn_budget_params budget; /* where params has budgets */
-    bool plan_cache;         /* plans that took long to make are kept */
     time_t started;
     struct request *requests; /* unfinished, for pings and shutdown */
     uint64_t n_requests;

@@ -36,7 +36,7 @@ void slot_keep_prefix(struct engine *e, struct slot *slot) {
 void slot_assign(struct engine *e, struct slot *slot, struct job *job) {
     memcpy(slot->tokens, job->prompt.ids, job->prompt.count * sizeof *slot->tokens);
     slot->job = job;
-    slot->stalled = false;
+    slot->stalled = slot->shifted = false;
     slot->count = slot->n_prompt = (int32_t)job->prompt.count;
     slot_take_prefix(e, slot);
     slot->n_cached = slot->n_kv;
@@ -50,7 +50,8 @@ void slot_assign(struct engine *e, struct slot *slot, struct job *job) {
 void slot_release(struct engine *e, struct slot *slot) {
     slot_keep_prefix(e, slot);
     slot->key = slot->job->key;
-    slot->count = slot->job->no_cache ? 0 : slot->n_kv; /* a token that was sampled but not decoded is not kept */
+    /* A token that was sampled but not decoded is not kept; of a context that was shifted little is. */
+    slot->count = slot->job->no_cache || slot->shifted ? 0 : slot->n_kv;
     slot_clear(e, slot);
     slot->job = NULL;
     slot->used = tn_time_ns();
@@ -64,21 +65,6 @@ struct slot *slot_choose(struct engine *e, const struct job *job) {
         if (!chosen || slot->used < chosen->used) chosen = slot;
     }
     return chosen;
-}
-
-bool slot_free_cells(struct engine *e) {
-    struct slot *youngest = NULL;
-    int n_busy = 0;
-    for (int i = 0; i < e->n_slots; i++) {
-        struct slot *slot = &e->slots[i];
-        if (!slot->job || !slot->n_kv) continue;
-        if (!youngest || slot->task > youngest->task) youngest = slot;
-        n_busy++;
-    }
-    if (n_busy < 2) return false;
-    slot_clear(e, youngest);
-    youngest->stalled = true;
-    return true;
 }
 
 /* ---- Saving ---- */

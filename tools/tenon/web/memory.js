@@ -1,8 +1,9 @@
-// The memory view: devices, cells of the KV cache, slots and the memory plan, updated twice a second while visible.
+// The memory view: devices, cells and pages of the KV cache, slots, the prefix tree and the memory plan, updated twice a
+// second while visible.
 "use strict";
-const partColours = { weights: "#4878a8", mapped: "#a9bfd6", cache: "#cf8e3f", compute: "#6a9a5b", scratch: "#9a6aa0" };
+const partColours = { weights: "#4878a8", mapped: "#a9bfd6", cache: "#cf8e3f", compute: "#6a9a5b", scratch: "#9a6aa0", tier: "#5b9a97" };
 const slotColour = (i) => `hsl(${(i * 137 + 205) % 360} 55% 52%)`;
-const prefixColour = "#8a8f98";
+const prefixColour = "#8a8f98", sharedColour = "#b5544d";
 const bytesText = (n) => n >= 2 ** 30 ? (n / 2 ** 30).toFixed(2) + " GiB" : (n / 2 ** 20).toFixed(1) + " MiB";
 const modelQuery = () => $("model").value ? "?model=" + encodeURIComponent($("model").value) : "";
 let lastSample = null; // { tokens, time } of the last update, for the speed
@@ -48,13 +49,75 @@ function drawCells({ total, runs }, slots) {
   }
 }
 
-function prefixText({ kept, cells, asked, taken, evicted }) {
+// Pages by owner: a bar with a part for each slot, for pages of several slots, and for kept prefixes.
+function drawPages({ total, free, shared, prefixes, cells }, slots) {
+  const parts = slots.map((slot, i) => [slotColour(i), slot.pages]);
+  parts.push([sharedColour, shared], [prefixColour, prefixes]);
+  $("pages").replaceChildren(...parts.map(([colour, n]) => {
+    const span = element("span");
+    span.style.background = colour;
+    span.style.width = (100 * n / Math.max(1, total)) + "%";
+    return span;
+  }));
+  $("pages-text").textContent = `${total - free} of ${total} pages in use, ${cells} cells each, on the device`;
+}
+
+function prefixText({ kept, cells, asked, taken, evicted, hits, misses }) {
   const share = asked ? Math.round(100 * taken / asked) : 0;
-  return `${kept} kept conversations, ${cells} cells, ${share}% of prompt tokens reused, ${evicted} made room`;
+  return `${kept} kept conversations hold ${cells} cells that no slot uses. ${hits} prompts began with cached tokens, ` +
+    `${misses} did not; ${share}% of prompt tokens were reused. ${evicted} conversations made room for others.`;
+}
+
+// What the tiers below the device hold; blocks are of up to 32 tokens.
+function tierText({ host, disk, dropped }) {
+  const tier = (name, { limit, bytes, blocks, tokens_taken }) => limit ?
+    `${name}: ${blocks} blocks, ${bytesText(bytes)} of ${bytesText(limit)}, ${tokens_taken} tokens came back. ` : "";
+  const text = tier("Host memory", host) + tier("Disk", disk);
+  return text && dropped ? text + `${dropped} blocks had no room in any tier.` : text;
 }
 
 function slotText(slot, i) {
-  return `slot ${i}: ${slot.busy ? "generating" : "idle"}, ${slot.cells} cells`;
+  const state = slot.moved_aside ? "moved aside" : slot.busy ? "generating" : "idle";
+  return `slot ${i}: ${state}, ${slot.cells} cells, ${slot.pages} pages`;
+}
+
+const svgNode = (name, attributes, ...children) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+};
+
+// Entries in the order of a tree: each after the one that it branches off.
+function treeRows(tree) {
+  const rows = [], add = (parent) => tree.forEach((entry, i) => {
+    if (entry.parent !== parent) return;
+    rows.push({ ...entry, index: i });
+    add(i);
+  });
+  add(-1);
+  return rows;
+}
+
+// One row per slot or kept prefix, tokens to the right. A row begins where it leaves the one that it shares cells with.
+function drawTree(tree, slots) {
+  const height = 12, width = 1000, rows = treeRows(tree);
+  const longest = Math.max(1, ...tree.map((entry) => entry.tokens)), x = (tokens) => width * tokens / longest;
+  const rowOf = new Map(rows.map((row, i) => [row.index, i]));
+  const picture = svgNode("svg", { viewBox: `0 0 ${width} ${Math.max(1, rows.length) * height}` });
+  rows.forEach((row, i) => {
+    const slot = row.id < slots, name = slot ? `slot ${row.id}` : "kept conversation";
+    const text = `${name}: ${row.tokens} tokens, ${row.shared} in common with the row it leaves, ${row.cells} cells of its own`;
+    if (row.parent >= 0)
+      picture.append(svgNode("line", { x1: x(row.shared), x2: x(row.shared), y1: (rowOf.get(row.parent) + 0.5) * height,
+        y2: (i + 0.5) * height, class: "branch" }));
+    picture.append(svgNode("rect", { x: x(row.shared), y: i * height + 2, width: Math.max(2, x(row.tokens - row.shared)),
+      height: height - 4, rx: 2, fill: slot ? slotColour(row.id) : prefixColour },
+    svgNode("title", {}, text)));
+  });
+  $("tree").replaceChildren(...(rows.length ? [picture] : []));
+  $("tree-text").textContent = rows.length ?
+    `Tokens to the right, ${longest} at most. A row leaves the one above where their tokens differ.` : "Nothing is kept yet.";
 }
 
 async function drawMemory() {
@@ -63,12 +126,17 @@ async function drawMemory() {
     const response = await fetch("memory" + modelQuery(), { headers: requestHeaders() });
     const now = await response.json();
     if (!response.ok) throw new Error(now.error.message);
-    const { cells, slots, prefixes } = now;
+    const { cells, pages, slots, prefixes } = now;
     $("devices").replaceChildren(...now.devices.map(deviceNode));
     $("cells-text").textContent = `${cells.used} of ${cells.total} cells in use, peak ${cells.peak}`;
     drawCells(cells, slots.length);
+    drawPages(pages, slots);
     const key = slots.map((slot, i) => swatch(slotColour(i), slotText(slot, i)));
-    if (prefixes.limit) key.push(swatch(prefixColour, prefixText(prefixes)));
+    key.push(swatch(sharedColour, `several slots: ${pages.shared} pages`));
+    if (prefixes.limit) key.push(swatch(prefixColour, `kept conversations: ${pages.prefixes} pages`));
+    drawTree(prefixes.tree, slots.length);
+    $("tiers-text").textContent = tierText(now.tiers);
+    $("prefixes-text").textContent = prefixes.limit ? prefixText(prefixes) : "This server keeps no conversations.";
     $("slots").replaceChildren(element("div", { className: "key" }, ...key));
 
     const time = performance.now();
@@ -76,7 +144,9 @@ async function drawMemory() {
     lastSample = { tokens: now.generated_tokens, time };
     const busy = slots.filter((slot) => slot.busy).length;
     $("speed").textContent =
-      `${rate.toFixed(1)} tokens per second, ${busy} of ${slots.length} slots busy, ${now.waiting} waiting`;
+      `${rate.toFixed(1)} tokens per second, ${busy} of ${slots.length} slots busy, ${now.waiting} waiting` +
+      (now.moved_aside ? `, ${now.moved_aside} times a request made room` : "") +
+      (now.context_shifts ? `, ${now.context_shifts} contexts shifted` : "");
   } catch (error) {
     $("speed").textContent = error.message;
   }
