@@ -264,6 +264,7 @@ typedef struct tn_rope_params {
     float beta_slow;     /* 1 */
     int32_t n_ctx_orig;  /* training context, for YaRN */
     int32_t reverse;     /* rotate backwards (gradient) */
+    int32_t exact_ramp;  /* the ends of YaRN's blend are not rounded to whole pairs */
 } tn_rope_params;
 TN_API tn_rope_params tn_rope_params_default(int32_t dims, tn_rope_mode mode);
 

@@ -75,6 +75,7 @@ static void read_rope(const tn_gguf *file, tn__hparams *h) {
     h->yarn_attn = get_float(file, "rope.scaling.yarn_attn_factor", 1);
     h->yarn_beta_fast = get_float(file, "rope.scaling.yarn_beta_fast", 32);
     h->yarn_beta_slow = get_float(file, "rope.scaling.yarn_beta_slow", 1);
+    h->yarn_exact = !tn_gguf_get_bool(file, KEY("rope.scaling.yarn_truncate"), true);
     if (strcmp(type, "yarn") == 0)
         h->rope_scaling = TN__ROPE_SCALING_YARN;
     else if (strcmp(type, "longrope") == 0)
@@ -138,6 +139,7 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     TN_TRY(need_positive(file, "embedding_length", 1 << 24, &h->n_embd));
     TN_TRY(need_positive(file, "context_length", INT32_MAX, &h->n_ctx_train));
     TN_TRY(read_layers(file, arch, h));
+    h->n_stored_layers = h->n_layer;
 
     const tn_gguf_tensor *embd = tn_gguf_find_tensor(file, "token_embd.weight");
     const tn_gguf_arr *tokens = tn_gguf_get_arr(file, "tokenizer.ggml.tokens");

@@ -42,6 +42,7 @@ typedef struct tn__layer_hparams {
 
 typedef struct tn__hparams {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer;
+    int32_t n_stored_layers; /* layers with tensors of their own, which the others use again in the same order */
     int32_t head_k, head_v, n_rot; /* of layers that do not say otherwise */
     tn__layer_hparams *layers;
     float norm_eps;
@@ -51,6 +52,7 @@ typedef struct tn__hparams {
     bool squared_relu, xielu; /* instead of it */
     tn__rope_scaling rope_scaling;
     float rope_factor, rope_attn_factor, yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow;
+    bool yarn_exact; /* the ends of YaRN's blend are not rounded */
     int32_t rope_orig_ctx;
     int32_t rope_sections[4];
     float attn_soft_cap, final_soft_cap, max_alibi, clamp_qkv;
@@ -74,7 +76,8 @@ typedef struct tn__hparams {
     float kda_lower_bound; /* of Kimi delta attention: the strongest decay; 0: none */
     float yarn_log_mul;    /* of latent attention: multiplies the logarithm of the scaling factor */
     bool causal;
-    bool parallel; /* with TN__RESIDUAL_PARALLEL_NORM: false makes it TN__RESIDUAL_SERIAL */
+    bool bare_loops; /* with fewer stored layers: the last norm does not end the loops before the last */
+    bool parallel;   /* with TN__RESIDUAL_PARALLEL_NORM: false makes it TN__RESIDUAL_SERIAL */
     tn_pooling pooling;
 } tn__hparams;
 

@@ -88,9 +88,9 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
     if (!row)
         return tn_fail(TN_E_UNSUPPORTED, "%s: tensor '%s' is not known to the %s architecture", tn_gguf_path(m->file),
                        w->info->name, m->arch->info.name);
-    if (in_layer && layer >= m->h.n_layer)
+    if (in_layer && layer >= m->h.n_stored_layers)
         return tn_fail(TN_E_FORMAT, "%s: tensor '%s' belongs to layer %d of %d", tn_gguf_path(m->file), w->info->name,
-                       layer, m->h.n_layer);
+                       layer, m->h.n_stored_layers);
     TN_TRY(check_weight_shape(m, w->info, row, layer));
 
     w->tensor = tn_tensor_new(m->arena, w->info->type, w->info->n_dims ? w->info->n_dims : 1, w->info->ne);
@@ -188,7 +188,7 @@ static tn_status check_model_norms(const tn_model *m) {
 static tn_status check_complete(const tn_model *m) {
     if (!m->w.tok_embd) return missing_weight(m, -1, "token_embd");
     TN_TRY(check_model_norms(m));
-    for (int32_t i = 0; i < m->h.n_layer; i++) {
+    for (int32_t i = 0; i < m->h.n_stored_layers; i++) {
         TN_TRY(check_rows(m, i));
         TN_TRY(check_attention(m, i));
         TN_TRY(check_feed_forward(m, i));
@@ -222,5 +222,7 @@ tn_status tn__weights_find(tn_model *m) {
     TN_TRY(check_complete(m));
     rename_norms(m);
     if (m->arch->adjust) m->arch->adjust(&m->h, &m->w);
+    for (int32_t i = m->h.n_stored_layers; i < m->h.n_layer; i++)
+        m->w.layers[i] = m->w.layers[i - m->h.n_stored_layers];
     return TN_OK;
 }

@@ -323,6 +323,7 @@ static tn_tensor *rope_case(tn_arena *a, rng *r) {
         p.ext_factor = 1;
         p.n_ctx_orig = 4096;
         p.attn_factor = 1.1f;
+        p.exact_ramp = chance(r, 30);
     }
     p.reverse = chance(r, 20);
     int64_t n_pos[4] = {ne[2] * (multi ? 4 : 1), 1, 1, 1};

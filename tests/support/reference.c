@@ -161,8 +161,8 @@ static void rope(const tn_tensor *node, double *out, double *scale) {
     if (p->ext_factor != 0) {
         double turns_fast = p->dims * log(p->n_ctx_orig / (p->beta_fast * 2 * M_PI)) / (2 * log(p->base));
         double turns_slow = p->dims * log(p->n_ctx_orig / (p->beta_slow * 2 * M_PI)) / (2 * log(p->base));
-        low = fmax(0, floor(turns_fast));
-        high = fmin(p->dims - 1, ceil(turns_slow));
+        low = fmax(0, p->exact_ramp ? turns_fast : floor(turns_fast));
+        high = fmin(p->dims - 1, p->exact_ramp ? turns_slow : ceil(turns_slow));
         magnitude *= 1 + 0.1 * log(1 / p->freq_scale);
     }
     EACH_ROW(node) {

@@ -104,6 +104,21 @@ static tn_status read_muse_glimmer(const tn_gguf *file, tn__hparams *h) {
     return tn__read_logit_scale(file, h);
 }
 
+/* The layers run several times, each time with cells of their own. */
+static tn_status read_nanbeige(const tn_gguf *file, tn__hparams *h) {
+    const int32_t loops = tn_gguf_get_i32(file, KEY("num_loops"), 1), stored = h->n_layer;
+    if (loops < 1 || loops > 65536 / stored)
+        return tn_fail(TN_E_FORMAT, "%s: %s is %d; with %d layers it must be from 1 to %d", tn_gguf_path(file),
+                       KEY("num_loops"), loops, stored, 65536 / stored);
+    tn__layer_hparams *layers = tn_realloc(h->layers, (size_t)(stored * loops) * sizeof *layers);
+    if (!layers) return TN_E_NOMEM;
+    h->layers = layers;
+    h->n_layer = stored * loops;
+    for (int32_t i = stored; i < h->n_layer; i++) layers[i] = layers[i - stored];
+    h->bare_loops = tn_gguf_get_bool(file, KEY("skip_loop_final_norm"), false);
+    return TN_OK;
+}
+
 static tn_status read_plamo3(const tn_gguf *file, tn__hparams *h) {
     const float local = tn_gguf_get_f32(file, KEY("rope.freq_base_swa"), 10000);
     for (int32_t i = 0; i < h->n_layer; i++)
@@ -126,6 +141,14 @@ static tn_tensor *build_talkie_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     return tn_add(b->a, tn__name_node(b, y, "layer_sum"), tn_mul(b->a, skip, b->m->w.layers[il].layer_scale));
 }
 
+/* The last norm also ends every loop before the last. */
+static tn_tensor *build_nanbeige_layer(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__hparams *h = b->h;
+    x = tn__build_layer(b, il, x);
+    if (h->bare_loops || (il + 1) % h->n_stored_layers || il + 1 == h->n_layer) return x;
+    return tn__build_norm(b, tn__name_node(b, x, "loop"), b->m->w.out_norm, NULL);
+}
+
 /* ---- Rows ---- */
 
 #define CLASSIC                                                                                                      \
@@ -136,6 +159,8 @@ static const tn_arch_key deci_keys[] = {{"attention.head_count", TN_ARCH_HEADS, 
                                         {"attention.head_count_kv", TN_ARCH_KV_HEADS, 1, "1010"},
                                         {0}};
 static const tn_arch_key granite_swa_keys[] = {{"attention.sliding_window_pattern", TN_ARCH_TRUTH, 1, "01"}, {0}};
+
+static const tn_arch_key nanbeige_keys[] = {{"num_loops", TN_ARCH_COUNT, 2, NULL}, {0}};
 
 const tn__arch tn__dense_families[] = {
     /* xIELU, and norms of q and k. */
@@ -339,10 +364,12 @@ const tn__arch tn__dense_families[] = {
         .read = read_muse_glimmer,
     },
     {
-        .info = {.name = "nanbeige"},
+        .info = {.name = "nanbeige", .keys = nanbeige_keys},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
         .ffn_scales = true,
+        .read = read_nanbeige,
+        .layer = build_nanbeige_layer,
     },
     {
         .info = {.name = "nemotron",

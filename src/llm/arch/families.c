@@ -112,9 +112,11 @@ tn_status tn__read_olmo(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-/* The softmax runs over the chosen experts only, so their weights sum to 1 by themselves. */
+/* The softmax runs over the chosen experts only, so their weights sum to 1 by themselves. The models were trained
+ * with the exact ends of YaRN's blend, which other programs' files do not say. */
 tn_status tn__read_gpt_oss(const tn_gguf *file, tn__hparams *h) {
     h->gating = TN__GATING_SOFTMAX_OF_CHOSEN;
+    h->yarn_exact = !tn_gguf_get_bool(file, tn__arch_key(file, "rope.scaling.yarn_truncate"), false);
     h->norm_expert_weights = tn_gguf_get_bool(file, tn__arch_key(file, "expert_weights_norm"), false);
     return TN_OK;
 }

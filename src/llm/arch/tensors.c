@@ -176,7 +176,7 @@ static tn_status visit_tensors(const tn__arch *arch, const tn__hparams *h, tn_ar
     tn__tensor_context context = {.f = arch->info.traits, .h = h, .l = h->layers};
     char name[128];
     TN_TRY(visit_model_rows(false, &context, fn, user));
-    for (int32_t layer = 0; layer < h->n_layer; layer++)
+    for (int32_t layer = 0; layer < h->n_stored_layers; layer++)
         for (size_t i = 0; i < tn__n_layer_rows; i++) {
             context.l = &h->layers[layer];
             snprintf(name, sizeof name, "blk.%" PRId32 ".%s", layer, tn__layer_rows[i].name);

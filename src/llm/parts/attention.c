@@ -14,6 +14,7 @@ tn_rope_params tn__rope_params(const tn__builder *b, int32_t il) {
     }
     p.beta_fast = h->yarn_beta_fast;
     p.beta_slow = h->yarn_beta_slow;
+    p.exact_ramp = h->yarn_exact;
     p.n_ctx_orig = h->rope_orig_ctx;
     for (int i = 0; i < 4; i++) p.sections[i] = h->rope_sections[i];
     return p;

@@ -27,7 +27,8 @@ static void hash_layers(const tn_session_plan *p, uint64_t *hashes) {
         x = tn__hash_combine(x, (uint64_t)h->n_rot << 32 | (uint32_t)(i - p->kv.layers[i].from));
         x = tn__hash_combine(x, (uintptr_t)h->mixer ^ (uint64_t)h->moe);
         x = tn__hash_combine(x, (uint64_t)h->n_ff << 32 | (uint32_t)h->window);
-        hashes[i] = tn__hash_combine(x, h->no_rope);
+        const bool ends_loop = (i + 1) % m->h.n_stored_layers == 0;
+        hashes[i] = tn__hash_combine(x, (uint64_t)h->no_rope << 1 | ends_loop);
     }
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];

@@ -131,6 +131,24 @@ static void layers_without_attention_have_no_cells(void **state) {
     assert_true(bytes[1] > 0 && 2 * bytes[1] <= bytes[0] + 1024);
 }
 
+/* Two loops over two layers are four layers with the same weights twice and a norm between them. */
+static void loops_use_weights_again(void **state) {
+    (void)state;
+    static const tn_token tokens[] = {5, 9, 1, 30, 2, 7};
+    static float once[TOKENS * VOCAB], twice[TOKENS * VOCAB];
+    tn_model *model;
+    assert_ok(tiny_model_write(path, &(tiny_options){.arch = "nanbeige"}));
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_int_equal(tn_model_get_info(model).n_layer, 4);
+    tn_model_close(model);
+    run_model(tokens, twice);
+    edit_model("nanbeige.num_loops", 1, NULL, NULL);
+    run_model(tokens, once);
+    assert_true(distance(once, twice, VOCAB) > 1e-3);
+    edit_model("nanbeige.num_loops", 40000, NULL, NULL);
+    assert_int_equal(tn_model_open(path, NULL, &model), TN_E_FORMAT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(diffusion_sees_later_tokens),
@@ -138,6 +156,7 @@ int main(void) {
         cmocka_unit_test(the_pattern_of_windows_may_be_a_number),
         cmocka_unit_test(norms_without_an_ending_are_found),
         cmocka_unit_test(layers_without_attention_have_no_cells),
+        cmocka_unit_test(loops_use_weights_again),
     };
     const int descriptor = mkstemp(path);
     if (descriptor < 0) return 1;

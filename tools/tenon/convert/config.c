@@ -190,6 +190,7 @@ static tn_status config_read_rope(struct hf_model *m) {
         if (!m->rope_original) m->rope_original = (uint32_t)(l->context / m->rope_factor);
         m->rope_beta_fast = (float)config_number(rope, "beta_fast", 0);
         m->rope_beta_slow = (float)config_number(rope, "beta_slow", 0);
+        m->yarn_exact = !config_truth(rope, "truncate", true);
         yarn_attention(m, rope);
     } else if (strcmp(type, "dynamic") == 0 && config_number(rope, "alpha", 0) > 0) { /* a larger base, always */
         l->rope_base *= (float)pow(config_number(rope, "alpha", 1), l->head / (l->head - 2.0));
@@ -455,6 +456,8 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
         snprintf(key, sizeof key, "%s.rope.scaling.type", m->layout.arch->name);
         TN_TRY(tn_gguf_writer_set_cstr(w, key, m->rope_type));
         TN_TRY(set_f32(m, w, "rope.scaling.factor", m->rope_factor));
+        snprintf(key, sizeof key, "%s.rope.scaling.yarn_truncate", m->layout.arch->name);
+        if (m->yarn_exact) TN_TRY(tn_gguf_writer_set_bool(w, key, false));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_beta_fast", m->rope_beta_fast));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_beta_slow", m->rope_beta_slow));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_attn_factor", m->yarn_attention));

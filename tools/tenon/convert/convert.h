@@ -18,6 +18,7 @@ struct hf_model {
     const char *rope_type; /* NULL: none */
     float rope_factor, rope_attention, rope_beta_fast, rope_beta_slow, rope_temperature;
     float yarn_attention, yarn_log_multiplier;
+    bool yarn_exact; /* "truncate": false */
     uint32_t rope_original;
     float *rope_factors; /* rotated/2 floats, or long then short: twice that; NULL when there are none */
     bool rope_long_short;

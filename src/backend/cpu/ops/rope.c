@@ -29,8 +29,9 @@ static rotation rotation_of(const tn_tensor *node) {
                   .step = pow((double)p->base, -2.0 / p->dims),
                   .magnitude = p->attn_factor};
     if (p->ext_factor != 0) {
-        r.ramp_low = fmaxf(0, floorf(pair_with_turns(p, p->beta_fast)));
-        r.ramp_high = fminf((float)p->dims - 1, ceilf(pair_with_turns(p, p->beta_slow)));
+        const float low = pair_with_turns(p, p->beta_fast), high = pair_with_turns(p, p->beta_slow);
+        r.ramp_low = fmaxf(0, p->exact_ramp ? low : floorf(low));
+        r.ramp_high = fminf((float)p->dims - 1, p->exact_ramp ? high : ceilf(high));
         r.magnitude *= 1 + 0.1f * logf(1 / p->freq_scale);
     }
     return r;

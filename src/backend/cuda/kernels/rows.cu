@@ -263,8 +263,9 @@ void rope_blend(const tn_rope_params &p, float *low, float *high) {
     auto corr = [&](float beta) {
         return (float)p.dims * logf((float)p.n_ctx_orig / (beta * 2 * 3.14159265358979f)) / (2 * logf(p.base));
     };
-    *low = fmaxf(0, floorf(corr(p.beta_fast)));
-    *high = fminf((float)p.dims - 1, ceilf(corr(p.beta_slow)));
+    const float first = corr(p.beta_fast), last = corr(p.beta_slow);
+    *low = fmaxf(0, p.exact_ramp ? first : floorf(first));
+    *high = fminf((float)p.dims - 1, p.exact_ramp ? last : ceilf(last));
 }
 
 tn_status compile_rope(const compilation &c, const tn_tensor *t) {
