@@ -197,7 +197,8 @@ double tn_predict_node(const tn_device_speed *speed, const tn_tensor *node) {
 static void mark_stream(void *user, const tn__visit *visit) {
     const tn_op_family family = tn_op_get_family(visit->node->op);
     bool *used = user;
-    if (visit->from < 0 && (family == TN_FAMILY_MATMUL || family == TN_FAMILY_ATTENTION)) used[visit->stream] = true;
+    const bool heavy = family == TN_FAMILY_MATMUL || family == TN_FAMILY_ATTENTION || family == TN_FAMILY_RECURRENT;
+    if (visit->from < 0 && heavy) used[visit->stream] = true;
 }
 
 tn_status tn_predict_graph(tn_sched *sched, tn_graph *graph, const tn_predict_params *params,

@@ -3,6 +3,7 @@
 
 #include "speed/speed_internal.h"
 #include "tenon/cpu.h"
+#include "tenon/recurrent.h"
 #include "tenon/speed.h"
 
 #include <math.h>
@@ -236,6 +237,29 @@ static void test_attention(void **state) {
 }
 
 /* One row over 1,024 cells of a cache. */
+/* Every sequence reads and writes one row of the state; operations follow tokens. */
+static void test_recurrent(void **state) {
+    predict_case c;
+    begin_case(&c, CARD);
+    enum { SIZE = 128, HEADS = 16, TOKENS = 12, ROWS = 50 };
+    tn_arena *a = c.arena;
+    tn_linear_attention_sources s = {.q = tn_input(a, TN_F32, SIZE, HEADS, TOKENS),
+                                     .k = tn_input(a, TN_F32, SIZE, HEADS, TOKENS),
+                                     .v = tn_input(a, TN_F32, SIZE, HEADS, TOKENS),
+                                     .state = weights_on(&c, 0, tn_tensor_nd(a, TN_F32, SIZE * SIZE * HEADS, ROWS)),
+                                     .steps = tn_input(a, TN_I32, 4, TOKENS)};
+    tn_tensor *node = tn_linear_attention(a, &s, &(tn_linear_attention_params){.scale = 1, .delta = 1});
+    const double row = SIZE * SIZE * HEADS * 4.0, rows = 4.0 * (double)tn_nbytes(node) + TOKENS * 16;
+    for (int seqs = 1; seqs <= 3; seqs++) {
+        tn__cost cost = tn__node_cost(node, &(tn_predict_params){.n_seqs = seqs});
+        assert_near(2 * row * seqs, cost.weights);
+        assert_near(2 * row * seqs + rows, cost.bytes);
+        assert_near(7.0 * SIZE * SIZE * HEADS * TOKENS, cost.operations);
+    }
+    assert_near((2 * row + rows) / 1e12, predict(&c, node, 0).attention);
+    end_case(&c);
+}
+
 static double attention_time(predict_case *c, int64_t heads, int64_t kv_heads, int64_t head) {
     tn_arena *a = c->arena;
     enum { CELLS = 1024 };
@@ -404,10 +428,11 @@ static void test_measure(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),    cmocka_unit_test(test_costs),       cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_fixed_costs), cmocka_unit_test(test_mapped),
-        cmocka_unit_test(test_offload),   cmocka_unit_test(test_copies),      cmocka_unit_test(test_launches),
-        cmocka_unit_test(test_registry),  cmocka_unit_test(test_points),      cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_matmul),    cmocka_unit_test(test_costs),     cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_recurrent), cmocka_unit_test(test_fixed_costs),
+        cmocka_unit_test(test_mapped),    cmocka_unit_test(test_offload),   cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_launches),  cmocka_unit_test(test_registry),  cmocka_unit_test(test_points),
+        cmocka_unit_test(test_measure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -197,7 +197,8 @@ typedef struct tn__cpu_kernels {
     void (*attention)(const tn__attention_job *job, int ith, int nth);
     void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
 
-    /* Recurrent layers. The convolution of one token: rows[0] is the oldest of `width` rows of n channels. */
+    /* Recurrent layers. conv_weights turns w[n][width] into [width][n]. The convolution of one token: rows[0] is the oldest of `width` rows of n channels. */
+    void (*conv_weights)(int64_t n, int64_t width, const float *w, float *to);
     void (*conv_token)(const tn__conv_job *job, const float *const *rows, float *out);
     void (*linear_attention)(const tn__linear_job *job);
     void (*selective_scan)(const tn__scan_job *job);

@@ -171,9 +171,7 @@ void tn__run_causal_conv(const tn__task *task) {
                                .w = weights,
                                .bias = bias ? (const float *)bias->data + p.first : NULL,
                                .silu = node->params.causal_conv.silu};
-        const float *from = (const float *)w->data + p.first * w->ne[0];
-        for (int64_t c = 0; c < p.job.n; c++)
-            for (int64_t j = 0; j < w->ne[0]; j++) weights[j * p.job.n + c] = from[c * w->ne[0] + j];
+        task->kernels->conv_weights(p.job.n, w->ne[0], (const float *)w->data + p.first * w->ne[0], weights);
         for (int64_t first = 0; first < steps.tokens; first++) {
             if (!begins_strand(&steps, first)) continue;
             if (strand_is_live(&steps, first))

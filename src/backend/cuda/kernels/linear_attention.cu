@@ -170,8 +170,8 @@ __global__ static void __launch_bounds__(STATE_THREADS) linear_attention_kernel(
     grid_follow();
     __shared__ linear_shared<GROUPS> shared;
     const int head = blockIdx.y, key = job.tiled ? head % job.key_heads : head / job.group,
-              first = blockIdx.z * STATE_COLUMNS, column = first + threadIdx.x / STATE_LANES,
-              n = strand_head(v)->n_strands, step = strand_stride(v);
+              first = blockIdx.z * STATE_COLUMNS, column = first + threadIdx.x / STATE_LANES, n = strand_count(v),
+              step = strand_stride(v);
     const bool writes_out = threadIdx.x % STATE_LANES == 0 && column < job.dv;
     const state_columns columns = {job.state + ((int64_t)head * job.dv + first) * job.dk, job.state_row, job.dk,
                                    job.dv - first, job.wide};
@@ -316,7 +316,7 @@ __global__ static void __launch_bounds__(STATE_THREADS) rwkv7_kernel(rwkv7_job j
     grid_follow();
     __shared__ rwkv7_shared<GROUPS> shared;
     const int head = blockIdx.y, first = blockIdx.z * STATE_COLUMNS, column = first + threadIdx.x / STATE_LANES,
-              n = strand_head(v)->n_strands, step = strand_stride(v);
+              n = strand_count(v), step = strand_stride(v);
     const bool writes_out = threadIdx.x % STATE_LANES == 0 && column < job.d;
     const state_columns columns = {job.state + ((int64_t)head * job.d + first) * job.d, job.state_row, job.d,
                                    job.d - first, job.wide};

@@ -105,7 +105,8 @@ tn_status compile_strands(const compilation &c, const tn_tensor *t, strand_view 
     const tn_tensor *steps = t->src[TN_RECURRENT_STEPS];
     const int64_t rows = t->src[TN_RECURRENT_STATE]->ne[1];
     *view = {(const int *)steps->data, (const int *)c.strands->memory, (int)steps->ne[1], (int)rows};
-    if (c.strands->steps == steps && c.strands->rows == rows) return TN_OK;
+    if (steps->ne[1] == 1) view->plan = NULL;
+    if (!view->plan || (c.strands->steps == steps && c.strands->rows == rows)) return TN_OK;
     c.strands->steps = steps;
     c.strands->rows = rows;
     return add_early(c, KERNEL(strand_plan_kernel), dim3(1), PLAN_THREADS, 0, (const int *)steps->data,
@@ -189,8 +190,7 @@ __device__ static void conv_strand(const conv_job &job, const strand_view &v, co
 template <int WIDTH>
 __global__ static void __launch_bounds__(CONV_THREADS) causal_conv_kernel(conv_job job, strand_view v) {
     grid_follow();
-    const int channel = blockIdx.y * CONV_THREADS + threadIdx.x, n = strand_head(v)->n_strands,
-              step = strand_stride(v);
+    const int channel = blockIdx.y * CONV_THREADS + threadIdx.x, n = strand_count(v), step = strand_stride(v);
     if (channel >= job.channels) return;
     float w[WIDTH];
 #pragma unroll
@@ -254,7 +254,7 @@ __global__ static void __launch_bounds__(SCAN_THREADS) selective_scan_kernel(sca
     __shared__ float Bs[SCAN_TOKENS][PER * SCAN_LANES], Cs[SCAN_TOKENS][PER * SCAN_LANES];
     __shared__ int tokens[SCAN_TOKENS];
     const int channel = blockIdx.y * (SCAN_THREADS / SCAN_LANES) + threadIdx.x / SCAN_LANES,
-              lane = threadIdx.x % SCAN_LANES, d = job.d, n = strand_head(v)->n_strands, step = strand_stride(v);
+              lane = threadIdx.x % SCAN_LANES, d = job.d, n = strand_count(v), step = strand_stride(v);
     const bool has_channel = channel < job.channels;
     float A[PER], s[PER];
 #pragma unroll

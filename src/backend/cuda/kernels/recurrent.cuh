@@ -19,26 +19,28 @@ struct strand_plan_head {
 
 struct strand_view {
     const int *steps; // [tokens][4]
-    const int *plan;
+    const int *plan;  // NULL for one token, which needs none
     int tokens, rows; // rows of the state
 };
 
-__device__ static inline const strand_plan_head *strand_head(const strand_view &v) {
-    return (const strand_plan_head *)v.plan;
-}
 // The first of a strand's entries in the list of tokens; that of strand n_strands is the end.
 __device__ static inline int strand_begin(const strand_view &v, int strand) {
-    return v.plan[sizeof(strand_plan_head) / 4 + strand];
+    return v.plan ? v.plan[sizeof(strand_plan_head) / 4 + strand] : strand;
 }
 __device__ static inline int strand_token(const strand_view &v, int at) {
-    return v.plan[sizeof(strand_plan_head) / 4 + v.tokens + 1 + at];
+    return v.plan ? v.plan[sizeof(strand_plan_head) / 4 + v.tokens + 1 + at] : at;
+}
+__device__ static inline int strand_count(const strand_view &v) {
+    return v.plan ? ((const strand_plan_head *)v.plan)->n_strands : 1;
 }
 // The strands of this block: all of them in order, or every gridDim.x-th.
-__device__ static inline int strand_first_of_block(const strand_view &v) {
-    const strand_plan_head *head = strand_head(v);
-    return head->in_order && blockIdx.x ? head->n_strands : (int)blockIdx.x;
+__device__ static inline bool strands_in_order(const strand_view &v) {
+    return v.plan && ((const strand_plan_head *)v.plan)->in_order;
 }
-__device__ static inline int strand_stride(const strand_view &v) { return strand_head(v)->in_order ? 1 : gridDim.x; }
+__device__ static inline int strand_first_of_block(const strand_view &v) {
+    return strands_in_order(v) && blockIdx.x ? strand_count(v) : (int)blockIdx.x;
+}
+__device__ static inline int strand_stride(const strand_view &v) { return strands_in_order(v) ? 1 : gridDim.x; }
 // Whether the strand beginning with this token is not one of padding rows.
 __device__ static inline bool strand_is_live(const strand_view &v, int token) {
     const int *step = v.steps + 4 * (int64_t)token;

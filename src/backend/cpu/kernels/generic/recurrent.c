@@ -10,6 +10,10 @@ static float *out_row(float *rows, size_t stride, int32_t token) {
     return (float *)(void *)((char *)rows + (size_t)token * stride);
 }
 
+static void conv_weights(int64_t n, int64_t width, const float *w, float *to) {
+    for (int64_t c = 0; c < n; c++)
+        for (int64_t j = 0; j < width; j++) to[j * n + c] = w[c * width + j];
+}
 static void conv_token(const tn__conv_job *job, const float *const *rows, float *out) {
     for (int64_t c = 0; c < job->n; c++) {
         double sum = job->bias ? job->bias[c] : 0;
@@ -88,6 +92,7 @@ static void rwkv7(const tn__rwkv7_job *job) {
 }
 
 void tn__kernels_generic_recurrent(tn__cpu_kernels *table) {
+    table->conv_weights = conv_weights;
     table->conv_token = conv_token;
     table->linear_attention = linear_attention;
     table->selective_scan = selective_scan;

@@ -28,6 +28,20 @@ TN__VEC void store_some(float *p, vf v, int64_t n) {
 
 /* ---- Causal convolution ---- */
 
+/* With a constant width the compiler uses vectors. */
+TN__VEC void transpose_weights(int64_t n, int64_t width, const float *restrict w, float *restrict to) {
+    for (int64_t j = 0; j < width; j++)
+        for (int64_t c = 0; c < n; c++) to[j * n + c] = w[c * width + j];
+}
+static void conv_weights(int64_t n, int64_t width, const float *w, float *to) {
+    switch (width) {
+    case 2: transpose_weights(n, 2, w, to); break;
+    case 3: transpose_weights(n, 3, w, to); break;
+    case 4: transpose_weights(n, 4, w, to); break;
+    default: transpose_weights(n, width, w, to);
+    }
+}
+
 TN__VEC vf conv_sum(const tn__conv_job *job, const float *const *rows, int64_t c, int64_t n) {
     vf sum = job->bias ? load_some(job->bias + c, n) : vf_zero();
     for (int64_t j = 0; j < job->width; j++)
@@ -314,6 +328,7 @@ static void rwkv7(const tn__rwkv7_job *job) {
 }
 
 static void fill_recurrent(tn__cpu_kernels *table) {
+    table->conv_weights = conv_weights;
     table->conv_token = conv_token;
     table->linear_attention = linear_attention;
     table->selective_scan = selective_scan;
