@@ -69,6 +69,27 @@ static const struct known_steps {
     {"Split:" CASES("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?", "\\p{N}{1,3}") "\n" BYTES,
      "gpt-4o"},
     {"Split:" CASES("", "\\p{N}") "\n" BYTES, "tekken"},
+    {"Split:" CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES
+     "\n" BYTES,
+     "qwen35"},
+    {"Split:" CONTRACTIONS
+     "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|\\s+(?!\\S)|\\s+\n" BYTES,
+     "seed-coder"},
+    {"Split:" CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" SPACES "\n" BYTES,
+     "seed-coder"},
+    {"Split:'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| "
+     "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)"
+     "|\\s+\n" BYTES,
+     "bailingmoe"},
+    {"Split:" CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}| "
+                           "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+\n" BYTES,
+     "exaone-moe"},
+    {"Split:" CONTRACTIONS
+     "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s{512}(?!\\S)|*",
+     "jais-2"},
+    {"Split:\\p{N}{1,3}\nSplit:" CONTRACTIONS WORDS("\\p{N}+") "\n" BYTES, "minicpm5"},
+    {"Split: ?[^(\\s|[.,!?…。，、।۔،])]+\n" BYTES, "bloom"},
+    {"Split: ?[^(\\s|.,!?…。，、।۔،)]+\n" BYTES, "bloom"},
     {"Punctuation:Contiguous\nByteLevel:regex\nDigits:0\nSplit:[0-9][0-9][0-9]\n", "falcon"},
     {"Punctuation:contiguous\nByteLevel:regex\nDigits:0\nSplit:[0-9][0-9][0-9]\n", "falcon"},
     {"Split:[\r\n]\nSplit:\\s?\\p{L}+\nSplit:\\s?\\p{P}+\n*", "deepseek-coder"},
