@@ -232,7 +232,8 @@ const tn__arch tn__dense_families[] = {
                  .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NO_FFN_NORM | TN_ARCH_TIED | TN_ARCH_WINDOW,
                  .window_period = 4,
                  .typical = {.scale_output = 0.0625f, .window = 4096},
-                 .classes = {{"Cohere2ForCausalLM", 0}}},
+                 .classes = {{"Cohere2ForCausalLM", 0},
+                             {"Cohere2VisionForConditionalGeneration", TN_ARCH_HF_NESTED}}},
         .rope = TN_ROPE_NORMAL,
         .residual = TN__RESIDUAL_PARALLEL,
         .activation = TN_OP_SWIGLU,
@@ -249,7 +250,7 @@ const tn__arch tn__dense_families[] = {
     },
     /* Text diffusion. */
     {
-        .info = {.name = "dream", .traits = TN_ARCH_DIFFUSION | TN_ARCH_QKV_BIAS},
+        .info = {.name = "dream", .traits = TN_ARCH_DIFFUSION | TN_ARCH_QKV_BIAS, .classes = {{"DreamModel", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .unused = "output.bias",
@@ -267,7 +268,7 @@ const tn__arch tn__dense_families[] = {
         .unused = "attn_output.bias",
     },
     {
-        .info = {.name = "exaone"},
+        .info = {.name = "exaone", .classes = {{"ExaoneForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
     },
@@ -330,7 +331,7 @@ const tn__arch tn__dense_families[] = {
         .read = read_jais,
     },
     {
-        .info = {.name = "jais2", .traits = CLASSIC},
+        .info = {.name = "jais2", .traits = CLASSIC, .classes = {{"Jais2ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_RELU,
         .squared_relu = true,
@@ -344,7 +345,8 @@ const tn__arch tn__dense_families[] = {
     {
         .info = {.name = "minicpm",
                  .experts_sum_to_one = true,
-                 .typical = {.scale_output = 8, .scale_residual = 0.25f, .scale_embedding = 12}},
+                 .typical = {.scale_output = 8, .scale_residual = 0.25f, .scale_embedding = 12},
+                 .classes = {{"MiniCPMForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
@@ -387,7 +389,9 @@ const tn__arch tn__dense_families[] = {
         .unused = "attn_qkv.scale",
     },
     {
-        .info = {.name = "orion", .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS},
+        .info = {.name = "orion",
+                 .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS,
+                 .classes = {{"OrionForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
     },
@@ -432,13 +436,18 @@ const tn__arch tn__dense_families[] = {
         .read = read_qwen,
     },
     {
-        .info = {.name = "qwen2vl", .traits = TN_ARCH_QKV_BIAS},
+        .info = {.name = "qwen2vl",
+                 .traits = TN_ARCH_QKV_BIAS,
+                 .classes = {{"Qwen2VLForConditionalGeneration", TN_ARCH_HF_NESTED},
+                             {"Qwen2_5_VLForConditionalGeneration", TN_ARCH_HF_NESTED}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .unused = "output.bias",
     },
     {
-        .info = {.name = "qwen3vl", .traits = TN_ARCH_QK_NORM},
+        .info = {.name = "qwen3vl",
+                 .traits = TN_ARCH_QK_NORM,
+                 .classes = {{"Qwen3VLForConditionalGeneration", TN_ARCH_HF_NESTED}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
     },
@@ -470,7 +479,7 @@ const tn__arch tn__dense_families[] = {
         .layer = build_talkie_layer,
     },
     {
-        .info = {.name = "xverse"},
+        .info = {.name = "xverse", .classes = {{"XverseForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
     },

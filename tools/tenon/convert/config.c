@@ -178,8 +178,11 @@ static tn_status config_read_rope(struct hf_model *m) {
     if (!rope || l->traits & TN_ARCH_NO_ROPE) return TN_OK;
     m->rope_temperature = (float)config_number(rope, "llama_4_scaling_beta", 0);
     m->rope_original = config_whole(rope, "original_max_position_embeddings", 0);
+    json_t *sections = json_object_get(rope, "mrope_section");
+    for (size_t i = 0; i < 4 && i < json_array_size(sections); i++)
+        m->rope_sections[i] = (int32_t)json_integer_value(json_array_get(sections, i));
     const char *type = json_string_value(config_first_of(rope, "rope_type type"));
-    if (!type || strcmp(type, "default") == 0) return TN_OK;
+    if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) return TN_OK;
     m->rope_factor = (float)config_number(rope, "factor", 1);
     if (strcmp(type, "llama3") == 0) return llama3_factors(m, rope);
     if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) return long_short_factors(m, rope);
@@ -409,7 +412,7 @@ static tn_status config_read(struct hf_model *m) {
     if (!l->context) TN_TRY(config_need(m, context, &l->context));
     bool mean = l->traits & TN_ARCH_LAYER_NORM;
     l->eps = (float)config_number(m->config,
-                                  mean ? "layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps"
+                                  mean ? "layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps rms_norm_eps"
                                        : "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps",
                                   1e-5);
     TN_TRY(config_read_family(m));
@@ -468,6 +471,10 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
         TN_TRY(tn_gguf_writer_set_cstr(w, key, m->activation));
     }
     TN_TRY(set_f32(m, w, "attention.temperature_scale", m->rope_temperature));
+    if (m->rope_sections[0] > 0) {
+        snprintf(key, sizeof key, "%s.rope.dimension_sections", m->layout.arch->name);
+        TN_TRY(tn_gguf_writer_set_array(w, key, TN_GGUF_I32, m->rope_sections, 4));
+    }
     if (m->rope_original && (m->rope_type || m->rope_attention != 0 || m->rope_temperature != 0)) {
         snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", m->layout.arch->name);
         TN_TRY(tn_gguf_writer_set_u32(w, key, m->rope_original));

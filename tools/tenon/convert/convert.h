@@ -20,7 +20,8 @@ struct hf_model {
     float yarn_attention, yarn_log_multiplier;
     bool yarn_exact; /* "truncate": false */
     uint32_t rope_original;
-    float *rope_factors; /* rotated/2 floats, or long then short: twice that; NULL when there are none */
+    int32_t rope_sections[4]; /* pairs of a head for each of the four positions of a picture's token; 0: none */
+    float *rope_factors;      /* rotated/2 floats, or long then short: twice that; NULL when there are none */
     bool rope_long_short;
     bool *window_layers;    /* which layers use the window; NULL: as the architecture defines */
     bool lists_windows;     /* files list them in any case */

@@ -71,6 +71,14 @@ static tn_status config_read_phi3(struct hf_model *m) {
     return TN_OK;
 }
 
+static tn_status config_read_minicpm(struct hf_model *m) {
+    struct layout *l = &m->layout;
+    l->scale_embedding = (float)config_number(m->config, "scale_emb", 1);
+    l->scale_residual = (float)(config_number(m->config, "scale_depth", 1) / sqrt(l->layers));
+    l->scale_output = (float)(l->width / config_number(m->config, "dim_model_base", l->width));
+    return TN_OK;
+}
+
 static tn_status config_refuse_biases(struct hf_model *m) {
     if (config_truth(m->config, "attention_bias use_bias", false))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: %s with biases is not converted: GGUF files have none",
@@ -85,6 +93,7 @@ const struct config_family dense_config_families[] = {
     {"cohere2", config_read_cohere2, NULL},
     {"ernie4_5", config_refuse_biases, NULL},
     {"exaone4", config_read_exaone4, NULL},
+    {"minicpm", config_read_minicpm, NULL},
     {"modern-bert", config_read_modern_bert, NULL},
     {"olmo2", config_refuse_biases, NULL},
     {"phi3", config_read_phi3, NULL},

@@ -52,6 +52,9 @@ static const struct name_row {
     {"attn_q", "layers.L.self_attn.q_proj"},
     {"attn_k", "layers.L.self_attn.k_proj"},
     {"attn_v", "layers.L.self_attn.v_proj"},
+    {"attn_q", "h.L.attn.attention.q_proj"},
+    {"attn_k", "h.L.attn.attention.k_proj"},
+    {"attn_v", "h.L.attn.attention.v_proj"},
     {"attn_q", "encoder.layer.L.attention.self.query"},
     {"attn_k", "encoder.layer.L.attention.self.key"},
     {"attn_v", "encoder.layer.L.attention.self.value"},
@@ -68,6 +71,7 @@ static const struct name_row {
     {"attn_output", "layers.L.self_attn.o_proj"},
     {"attn_output", "layers.L.self_attn.dense"},
     {"attn_output", "h.L.attn.c_proj"},
+    {"attn_output", "h.L.attn.attention.out_proj"},
     {"attn_output", "layers.L.attention.dense"},
     {"attn_output", "h.L.self_attention.dense"},
     {"attn_output", "blocks.L.attn.out_proj"},
@@ -97,12 +101,14 @@ static const struct name_row {
     {"ffn_norm", "layers.L.mlp_norm"},
     {"ffn_gate", "layers.L.mlp.gate_proj"},
     {"ffn_gate", "layers.L.feed_forward.w1"},
+    {"ffn_gate", "h.L.mlp.c_fc_0"},
     {"ffn_gate", "encoder.layers.L.mlp.fc12"},
     {"ffn_up", "layers.L.mlp.up_proj"},
     {"ffn_up", "layers.L.mlp.gate_up_proj"},
     {"ffn_up", "layers.L.mlp.fc1"},
     {"ffn_up", "layers.L.mlp.c_fc"},
     {"ffn_up", "h.L.mlp.c_fc"},
+    {"ffn_up", "h.L.mlp.c_fc_1"},
     {"ffn_up", "layers.L.mlp.dense_h_to_4h"},
     {"ffn_up", "h.L.mlp.dense_h_to_4h"},
     {"ffn_up", "blocks.L.ffn.up_proj"},
@@ -569,9 +575,9 @@ tn_type hf_weights_type(const struct hf_weights *w) {
 
 void hf_weights_report(const struct hf_weights *w) {
     /* Buffers that are not weights, and the vision and audio parts of a model. */
-    static const char *const known[] = {"rotary_emb",     ".masked_bias", ".attn.bias", "vision_",
-                                        "multi_modal",    "position_ids", "pooler.",    "cls.",
-                                        "attention.bias", "mm_projector", "audio_",     "embed_positions"};
+    static const char *const known[] = {"rotary_emb",   ".masked_bias", ".attn.bias",     "vision_", "visual.",
+                                        "multi_modal",  "position_ids", "pooler.",        "cls.",    "attention.bias",
+                                        "mm_projector", "audio_",       "embed_positions"};
     size_t unused = 0;
     const char *example = NULL;
     for (size_t i = 0; i < safetensors_count(w->set); i++) {
