@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: configure build demo test bench bench-peers bench-check bars bars-gpu fault soak asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
+.PHONY: configure build demo test zoo bench bench-peers bench-check bars bars-gpu fault soak asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
 
 configure: setup-build
 	@echo "configuring $(BUILD) (log: $(BUILD)/configure.log)"
@@ -23,6 +23,9 @@ demo: configure ## build the program, write a story with the default model, and 
 
 test: build ## build and run all tests
 	@cd $(BUILD) && $(CTEST)
+
+zoo: build ## compare the models of the golden zoo and the converted Hugging Face folders with their references
+	@MODES="batch cuts pairs" tests/zoo/run.sh $(BUILD); MODES="batch cuts pairs" tests/zoo/hf.sh $(BUILD)
 
 bench: build ## our own figures against what the machine can do at most (ONLY="model plan" for some)
 	@bench/run.sh $(BUILD)
