@@ -27,6 +27,8 @@ typedef struct tn__layer_hparams {
     int32_t n_head, n_head_kv, n_ff;
     int32_t head_k, head_v; /* elements of a head */
     int32_t n_rot;          /* elements of a head that RoPE rotates */
+    int32_t cells_of;       /* the layer whose cells it reads, counted from 1; 0: its own */
+    bool no_rope_factors;   /* RoPE without the model's factors */
     int32_t rope_offset;    /* elements of a key before the rotated ones */
     /* Latent attention: elements of the row that keys and values are made from; elements of a head of them. */
     int32_t kv_rank, latent_k, latent_v;
@@ -71,8 +73,9 @@ typedef struct tn__hparams {
         int32_t width, inner, state, heads, groups;
         bool bare_norms; /* of dt, B and C, without weights */
     } ssm;
-    int32_t short_conv; /* width of short convolutions */
-    int32_t q_rank;     /* of latent attention: elements of the row that queries are made from; 0: the state itself */
+    int32_t n_embd_layer; /* elements of the embedding that every layer has of its own; 0: none */
+    int32_t short_conv;   /* width of short convolutions */
+    int32_t q_rank; /* of latent attention: elements of the row that queries are made from; 0: the state itself */
     float kda_lower_bound; /* of Kimi delta attention: the strongest decay; 0: none */
     float yarn_log_mul;    /* of latent attention: multiplies the logarithm of the scaling factor */
     bool causal;
@@ -91,7 +94,9 @@ enum {
     TN__MIXES_DELTA_NET = 1 << 3,
     TN__MIXES_LATENT = 1 << 4,
     TN__MIXES_EXPANDED_LATENT = 1 << 5,
-    TN__MIXES_KDA = 1 << 6
+    TN__MIXES_KDA = 1 << 6,
+    TN__MIXES_LIGHTNING = 1 << 7,
+    TN__MIXES_PLAMO_MAMBA = 1 << 8
 };
 typedef struct tn__mixer {
     const char *name;
@@ -145,6 +150,7 @@ typedef struct tn__arch {
     bool norm_qk_after_rope;
     bool either_ffn;     /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
     bool positive_decay; /* ssm_a of Kimi delta attention is positive */
+    bool keys_as_values; /* a layer without attn_v has values made by attn_k */
     bool tiled_heads;    /* of linear attention: value head h reads key head h % (heads of keys) */
     bool ffn_scales;     /* scales of feed-forward matrices are applied where a file has them */
     /* Tensors of some files that graphs of this family do not use, separated by spaces, as in "attn_q.bias
@@ -155,6 +161,10 @@ typedef struct tn__arch {
     /* Builds a layer, where it is not what the shared builder (build/graph.c) makes of the switches above; NULL: that
      * does. From the state before the layer to the state after it. */
     tn_tensor *(*layer)(struct tn__builder *b, int32_t il, tn_tensor *x);
+    /* From the embedding to the state before the first layer, and from the state after the last layer to that before
+     * the last norm; NULL: they are the same. */
+    tn_tensor *(*begin)(struct tn__builder *b, tn_tensor *x);
+    tn_tensor *(*end)(struct tn__builder *b, tn_tensor *x);
     /* Moves tensors whose name means something else in this family; may be NULL. */
     void (*adjust)(const tn__hparams *h, tn__weights *w);
 } tn__arch;

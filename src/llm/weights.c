@@ -141,8 +141,9 @@ static tn_status check_attention(const tn_model *m, int32_t i) {
     if (!tn__layer_attends(&m->h.layers[i])) return TN_OK;
     if (!l->wq && !l->wqkv)
         return missing_weight(m, i, tn__arch_has(m->arch, TN_ARCH_FUSED_QKV) ? "attn_qkv" : "attn_q");
-    if (l->wq && !l->wqkv && !l->wk) return missing_weight(m, i, "attn_k");
-    if (l->wq && !l->wqkv && !l->wv) return missing_weight(m, i, "attn_v");
+    const bool own = !m->h.layers[i].cells_of;
+    if (own && l->wq && !l->wqkv && !l->wk) return missing_weight(m, i, "attn_k");
+    if (own && l->wq && !l->wqkv && !l->wv && !m->arch->keys_as_values) return missing_weight(m, i, "attn_v");
     return TN_OK;
 }
 

@@ -91,6 +91,42 @@ static tn_status read_qwen3next(const tn_gguf *file, tn__hparams *h) {
     return tn__check_mamba2(file, h);
 }
 
+/* Every so many layers attend, the others have lightning attention. */
+static tn_status read_minimax_01(const tn_gguf *file, tn__hparams *h) {
+    const int32_t interval = tn_gguf_get_i32(file, tn__arch_key(file, "full_attention_interval"), 8);
+    h->residual_scale = tn_gguf_get_f32(file, tn__arch_key(file, "residual_scale"), 1);
+    if (interval < 1) return tn_fail(TN_E_FORMAT, "%s: full attention every %d layers", tn_gguf_path(file), interval);
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        tn__layer_hparams *l = &h->layers[i];
+        if (!tn_gguf_get_bool_at(file, tn__arch_key(file, "attention.recurrent_layers"), (uint64_t)i,
+                                 (i + 1) % interval != 0))
+            continue;
+        l->n_head_kv = l->n_head; /* of keys and values alike */
+        l->mixer = &tn__lightning_attention;
+    }
+    return TN_OK;
+}
+
+/* What is added to each part is its normalised input, scaled, instead of the state before it. */
+static tn_tensor *build_minimax_01(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    const float scale = b->h->residual_scale;
+    tn_arena *a = b->a;
+    tn_tensor *in = tn__name_node(b, tn__build_norm(b, x, l->attn_norm, NULL), "attn_norm");
+    tn_tensor *y = tn__build_wanted(b, il, tn__build_mixer(b, il, in), "attn_wanted");
+    in = tn__build_wanted(b, il, in, "attn_norm_wanted");
+    tn_tensor *sum = tn__name_node(b, tn_add(a, y, tn__build_scaled(b, in, scale)), "attn_sum");
+    in = tn__name_node(b, tn__build_norm(b, sum, l->ffn_norm, NULL), "ffn_norm");
+    return tn_add(a, tn__build_experts(b, l, in), tn__build_scaled(b, in, scale));
+}
+
+static tn_status read_plamo2(const tn_gguf *file, tn__hparams *h) {
+    mix_layers_without_heads(h, &tn__plamo_mamba);
+    if (h->ssm.heads < 1 || h->ssm.inner % h->ssm.heads)
+        return tn_fail(TN_E_FORMAT, "%s: %d channels in %d heads", tn_gguf_path(file), h->ssm.inner, h->ssm.heads);
+    return tn__check_mamba(file, h);
+}
+
 /* ---- Keys of synthetic models ---- */
 
 /* States as large as those of released models; heads of 64 with as many heads as attention has. */
@@ -127,6 +163,11 @@ static const tn_arch_key qwen3next_keys[] = {{"ssm.conv_kernel", TN_ARCH_COUNT, 
                                              {"ssm.group_count", TN_ARCH_KV_HEADS, 1, NULL},
                                              {"full_attention_interval", TN_ARCH_COUNT, 4, NULL},
                                              {0}};
+
+static const tn_arch_key minimax_01_keys[] = {
+    {"full_attention_interval", TN_ARCH_COUNT, 2, NULL}, {"residual_scale", TN_ARCH_REAL, 1.5, NULL}, {0}};
+static const tn_arch_key plamo2_keys[] = {
+    STATE_SPACE_KEYS, {"ssm.time_step_rank", TN_ARCH_HEADS, 1, NULL}, HALF_ATTEND, {0}};
 
 /* ---- Rows ---- */
 
@@ -277,6 +318,30 @@ const tn__arch tn__hybrids[] = {
         .ffn_scales = true,
         .tiled_heads = true,
         .read = read_qwen3next,
+    },
+    /* Lightning attention, and every eighth layer attention. */
+    {
+        .info = {.name = "minimax-01",
+                 .traits = TN_ARCH_HYBRID | TN_ARCH_EXPERTS,
+                 .fewest_layers = 2,
+                 .experts_sum_to_one = true,
+                 .keys = minimax_01_keys,
+                 .classes = {{"MiniMaxForCausalLM", 0}, {"MiniMaxM1ForCausalLM", 0}}},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_SWIGLU,
+        .read = read_minimax_01,
+        .layer = build_minimax_01,
+    },
+    {
+        .info = {.name = "plamo2",
+                 .traits = TN_ARCH_HYBRID | TN_ARCH_FUSED_QKV | TN_ARCH_FUSED_UP | TN_ARCH_QK_NORM_HEADS |
+                           TN_ARCH_POST_NORMS,
+                 .fewest_layers = 2,
+                 .keys = plamo2_keys,
+                 .classes = {{"Plamo2ForCausalLM", 0}}},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_SWIGLU,
+        .read = read_plamo2,
     },
     {.info = {.name = NULL}},
 };

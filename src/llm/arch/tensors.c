@@ -22,7 +22,10 @@
 #define EITHER(condition) ((condition) ? USUAL : OPTIONAL) /* models may differ from their family */
 #define ATTENDS tn__layer_attends(l)
 #define HAS_MIXER tn__layer_mixes(l)
-#define HAS_GATE ((ATTENDS && HAS(ATTN_GATE)) || MIXES(DELTA_NET) || (LATENT && HAS(GATED_LATENT)) ? true : OPTIONAL)
+#define HAS_GATE                                                                                                     \
+    ((ATTENDS && HAS(ATTN_GATE)) || MIXES(DELTA_NET) || MIXES(LIGHTNING) || (LATENT && HAS(GATED_LATENT))            \
+         ? true                                                                                                      \
+         : OPTIONAL)
 #define PRE_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(NO_PRE_NORMS))
 /* The norm of the embedding may serve as the first layer's. */
 #define FIRST_NORM                                                                                                   \
@@ -32,10 +35,11 @@
 #define EMBEDDING_NORM (HAS(BERT) || HAS(EMBEDDING_NORM) || HAS(RENAMED_LAST_NORM))
 #define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(RENAMED_LAST_NORM))
 #define ANY_QK_NORM (ATTENDS && (HAS(QK_NORM) || HAS(QK_NORM_WIDE) || HAS(QK_NORM_HEADS)))
-#define FUSED_QKV ((ATTENDS && HAS(FUSED_QKV)) || MIXES(DELTA_NET))
+#define FUSED_QKV ((ATTENDS && HAS(FUSED_QKV)) || MIXES(DELTA_NET) || MIXES(LIGHTNING))
 #define SPLIT_QKV ((ATTENDS && !HAS(FUSED_QKV)) || MIXES(KDA))
+#define OWN_KV (SPLIT_QKV ? EITHER(!l->cells_of) : false) /* also of layers that read the cells of others */
 #define OWN_Q (SPLIT_QKV || (LATENT && h->q_rank == 0))
-#define OWN_OUTPUT (ATTENDS || LATENT || MIXES(KDA) || l->mixer == &tn__linear_mixer)
+#define OWN_OUTPUT (ATTENDS || MIXES(LIGHTNING) || LATENT || MIXES(KDA) || l->mixer == &tn__linear_mixer)
 #define OWN_GATE (!HAS(NO_GATE) && !HAS(FUSED_UP))
 #define FEEDS tn__layer_feeds(l)
 #define MOE l->moe
@@ -62,6 +66,7 @@
 #define K_NORM LOOSE(HAS(QK_NORM_WIDE) ? K : l->head_k)
 #define Q_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) || HAS(Q_GAIN) ? HEADS : 0) /* 0: the tensor has one dimension less */
 #define K_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) ? l->n_head_kv : 0)
+#define SECOND_NORM (MIXES(LIGHTNING) ? ATTN_OUT : EMBD)
 #define HALF_ROTATED LOOSE(h->n_rot / 2)
 #define FF l->n_ff
 #define UP LOOSE(HAS(FUSED_UP) ? 2 * (int64_t)l->n_ff : l->n_ff) /* maybe gate and up together: see weights.c */
@@ -82,21 +87,26 @@
 
 /* Of recurrent mixers (parts/recurrent.h). */
 #define MIXES(kind) (l->mixer && (l->mixer->kinds & TN__MIXES_##kind) != 0)
-#define STATE_SPACE (MIXES(MAMBA) || MIXES(MAMBA2))
-#define NORMED_DT (MIXES(MAMBA) ? (HAS(NORMED_DT) ? true : OPTIONAL) : false)
+#define STATE_SPACE (MIXES(MAMBA) || MIXES(MAMBA2) || MIXES(PLAMO_MAMBA))
+#define NORMED_DT (MIXES(PLAMO_MAMBA) ? true : MIXES(MAMBA) ? (HAS(NORMED_DT) ? true : OPTIONAL) : false)
 #define SSM_NORMED (MIXES(MAMBA2) ? EITHER(true) : MIXES(DELTA_NET) || MIXES(KDA))
 #define SSM_WIDTH h->ssm.width
 #define SSM_INNER ((int64_t)h->ssm.inner)
 #define SSM_STATE ((int64_t)h->ssm.state)
 #define SSM_HEADS ((int64_t)(MIXES(KDA) ? l->n_head : h->ssm.heads))
-#define SSM_CHANNELS (MIXES(MAMBA) ? SSM_INNER : SSM_INNER + 2 * (int64_t)h->ssm.groups * SSM_STATE)
-#define SSM_IN (MIXES(MAMBA) ? 2 * SSM_INNER : MIXES(MAMBA2) ? SSM_INNER + SSM_CHANNELS + SSM_HEADS : LOOSE(0))
-#define SSM_X (SSM_HEADS + 2 * SSM_STATE)
+#define SSM_CHANNELS                                                                                                 \
+    (MIXES(MAMBA) || MIXES(PLAMO_MAMBA) ? SSM_INNER : SSM_INNER + 2 * (int64_t)h->ssm.groups * SSM_STATE)
+#define SSM_IN                                                                                                       \
+    (MIXES(MAMBA) || MIXES(PLAMO_MAMBA) ? 2 * SSM_INNER                                                              \
+     : MIXES(MAMBA2)                    ? SSM_INNER + SSM_CHANNELS + SSM_HEADS                                       \
+                                        : LOOSE(0))
+#define DT_RANK (MIXES(PLAMO_MAMBA) ? TN__MAX(64, h->n_embd / 16) : SSM_HEADS)
+#define SSM_X (DT_RANK + 2 * SSM_STATE)
 #define SSM_DT (MIXES(KDA) ? Q : MIXES(MAMBA) ? SSM_INNER : SSM_HEADS)
 #define SSM_A (MIXES(KDA) ? LOOSE(SSM_HEADS) : MIXES(MAMBA) ? SSM_STATE : MIXES(MAMBA2) ? 1 : SSM_HEADS)
 #define SSM_A_ROWS (MIXES(KDA) ? LOOSE(0) : MIXES(MAMBA) ? SSM_INNER : MIXES(MAMBA2) ? SSM_HEADS : 0)
-#define SSM_D (MIXES(MAMBA) ? SSM_INNER : 1)
-#define SSM_D_ROWS (MIXES(MAMBA) ? 0 : SSM_HEADS)
+#define SSM_D (MIXES(PLAMO_MAMBA) ? SSM_HEADS : MIXES(MAMBA) ? SSM_INNER : 1)
+#define SSM_D_ROWS (MIXES(MAMBA) || MIXES(PLAMO_MAMBA) ? 0 : SSM_HEADS)
 #define KDA_LOW (HAS(WIDE_KDA) ? Q : l->head_k) /* between the two matrices of a gate */
 #define SSM_NORM                                                                                                     \
     (MIXES(KDA)      ? l->head_v                                                                                     \
@@ -104,6 +114,11 @@
                      : SSM_INNER / TN__MAX(SSM_HEADS, 1))
 #define SSM_NORM_ROWS (MIXES(MAMBA2) ? h->ssm.groups : 0)
 #define SHORT_WIDTH h->short_conv
+
+/* Of embeddings of every layer (parts/layer_embedding.h). */
+#define LAYER_EMBD h->n_embd_layer
+#define ALL_LAYER_EMBD ((int64_t)h->n_embd_layer * h->n_layer)
+
 #define GATE (MIXES(DELTA_NET) ? SSM_INNER : LOOSE(HAS(HEAD_GATE) ? HEADS : ATTN_OUT)) /* per head or per element */
 
 #define DEFINE_ROW(prefix, member, condition, ...)                                                                   \

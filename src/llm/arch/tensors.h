@@ -4,6 +4,7 @@
 #define TN_LLM_ARCH_TENSORS_H
 
 #include "llm/parts/latent.h"
+#include "llm/parts/layer_embedding.h"
 #include "llm/parts/recurrent.h"
 #include "tenon/arch.h"
 #include "tenon/tensor.h"
@@ -17,7 +18,7 @@
 #define TN__COMMON_TENSORS(X)                                                                                   \
     X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, FIRST_NORM)                                                \
     X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && HAS_MIXER && HAS(NORM_BIAS))                       \
-    X(attn_norm_2, "attn_norm_2.weight", D1(EMBD), NORM, EITHER(HAS(ATTN_NORM_2)))                              \
+    X(attn_norm_2, "attn_norm_2.weight", D1(SECOND_NORM), NORM, MIXES(LIGHTNING) ? true : EITHER(HAS(ATTN_NORM_2)))                              \
     X(attn_norm_2_b, "attn_norm_2.bias", D1(EMBD), BIAS, EITHER(HAS(ATTN_NORM_2) && HAS(NORM_BIAS)))            \
     X(wqkv, "attn_qkv.weight", D2(EMBD, QKV), MATRIX, FUSED_QKV)                                                \
     X(bqkv, "attn_qkv.bias", D1(QKV), BIAS, EITHER(FUSED_QKV && HAS(QKV_BIAS)))                                 \
@@ -25,10 +26,10 @@
     X(wq, "attn_q.weight", D2(EMBD, WQ), MATRIX, OWN_Q)                                                      \
     X(bq, "attn_q.bias", D1(WQ), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sq, "attn_q.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
-    X(wk, "attn_k.weight", D2(EMBD, K), MATRIX, SPLIT_QKV)                                                      \
+    X(wk, "attn_k.weight", D2(EMBD, K), MATRIX, OWN_KV)                                                      \
     X(bk, "attn_k.bias", D1(K), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sk, "attn_k.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
-    X(wv, "attn_v.weight", D2(EMBD, V), MATRIX, SPLIT_QKV)                                                      \
+    X(wv, "attn_v.weight", D2(EMBD, V), MATRIX, OWN_KV)                                                      \
     X(bv, "attn_v.bias", D1(V), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sv, "attn_v.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
     X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM || HAS(Q_GAIN) ? true : OPTIONAL)         \
@@ -86,10 +87,11 @@
 #define TN__LAYER_TENSORS(X)                                                                                    \
     TN__COMMON_TENSORS(X)                                                                                       \
     TN__RECURRENT_TENSORS(X)                                                                                    \
-    TN__LATENT_TENSORS(X)
+    TN__LATENT_TENSORS(X)                                                                                       \
+    TN__LAYER_EMBEDDING_TENSORS(X)
 
 /* X(member of tn__weights, name in the file, dimensions, kind, condition). */
-#define TN__MODEL_TENSORS(X)                                                                                    \
+#define TN__COMMON_MODEL_TENSORS(X)                                                                                    \
     X(tok_embd, "token_embd.weight", D2(EMBD, VOCAB), EMBEDDING, true)                                          \
     X(type_embd, "token_types.weight", D2(EMBD, TYPES), EMBEDDING, h->n_token_types > 0)                        \
     X(pos_embd, "position_embd.weight", D2(EMBD, CTX), EMBEDDING, EITHER(HAS(POSITIONS)))                       \
@@ -112,6 +114,10 @@
     X(cls_out, "cls.output.weight", D2(EMBD, ANY), MATRIX, OPTIONAL)                                            \
     X(cls_out_b, "cls.output.bias", D1(ANY), BIAS, OPTIONAL)
 /* clang-format on */
+
+#define TN__MODEL_TENSORS(X)                                                                                         \
+    TN__COMMON_MODEL_TENSORS(X)                                                                                      \
+    TN__MODEL_LAYER_EMBEDDING_TENSORS(X)
 
 typedef struct tn__layer {
 #define TN_X(member, name, dims, kind, condition) tn_tensor *member;

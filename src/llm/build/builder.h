@@ -18,6 +18,7 @@ typedef struct tn__builder {
     tn_graph *graph;
     tn_tensor *tokens;    /* an input, or the argmax that the step before left on the device */
     tn_tensor *embedding; /* of the tokens, before the first layer */
+    tn_tensor *shared;    /* what the architecture's `begin` computes once for all layers */
     tn_status status;     /* of tn__append_now */
     char suffix[40];      /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
 } tn__builder;

@@ -157,12 +157,14 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     b.tokens = shape.kind == TN__GRAPH_NEXT ? tn_view(a, p->kv.argmax, 1, (const int64_t[]){1}, NULL, 0)
                                             : tn__builder_input(&b, TN__INPUT_TOKENS);
     tn_tensor *x = b.embedding = build_embedding(&b);
+    if (b.arch->begin) x = b.arch->begin(&b, x);
     for (int32_t k = 0; k < tn__built_count(p); k++) {
         int32_t il = tn__built_layer(p, k);
         snprintf(b.suffix, sizeof b.suffix, ".%d", il);
         x = b.arch->layer ? b.arch->layer(&b, il, x) : tn__build_layer(&b, il, x);
         tn_name(a, x, "layer.%d", il);
     }
+    if (b.arch->end) x = b.arch->end(&b, x);
     set->result = build_result(&b, x);
     TN_TRY(tn_arena_status(a));
     TN_TRY(b.status);

@@ -16,6 +16,7 @@ tn__layer_memory tn__layer_memory_of(const tn__hparams *h, int32_t il) {
         m.k = l->n_head_kv * l->head_k;
         m.v = l->n_head_kv * l->head_v;
         m.window = h->causal ? l->window : 0; /* a window to both sides needs all cells of its sequence */
+        if (l->cells_of) m.from = l->cells_of - 1;
     }
     if (l->mixer && l->mixer->memory) l->mixer->memory(h, il, &m);
     return m;

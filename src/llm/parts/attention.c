@@ -28,6 +28,7 @@ tn_tensor *tn__rope_factors(const tn_session_plan *p) {
 
 tn_tensor *tn__layer_rope_factors(const tn__builder *b, int32_t il) {
     const tn__weights *w = &b->m->w;
+    if (b->h->layers[il].no_rope_factors) return NULL;
     if (w->layers[il].rope_freqs) return w->layers[il].rope_freqs;
     tn_tensor *copy = b->plan->kv.factors[b->plan->kv.layers[il].device];
     return copy ? copy : tn__rope_factors(b->plan);
@@ -57,7 +58,7 @@ static tn_tensor *build_rotation(const tn__builder *b, tn_tensor *x, int32_t blo
 }
 
 tn_tensor *tn__build_rope(const tn__builder *b, int32_t il, tn_tensor *x, const char *what) {
-    if (tn__arch_has(b->arch, TN_ARCH_NO_ROPE) || b->h->layers[il].no_rope) return x;
+    if (!x || tn__arch_has(b->arch, TN_ARCH_NO_ROPE) || b->h->layers[il].no_rope) return x;
     const tn_rope_params p = tn__rope_params(b, il);
     return tn__name_node(
         b, tn_rope(b->a, x, tn__builder_input(b, TN__INPUT_POSITIONS), tn__layer_rope_factors(b, il), &p), what);

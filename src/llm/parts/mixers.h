@@ -6,7 +6,8 @@
 #include "tenon/recurrent.h"
 
 extern const tn__mixer tn__mamba, tn__mamba2, tn__mamba2_and_attention, tn__short_conv, tn__delta_net,
-    tn__gated_attention, tn__latent_attention, tn__expanded_latent_attention, tn__kda;
+    tn__gated_attention, tn__latent_attention, tn__expanded_latent_attention, tn__kda, tn__lightning_attention,
+    tn__plamo_mamba;
 
 /* Whether the hyper-parameters describe such layers: TN_E_FORMAT. */
 tn_status tn__check_mamba(const tn_gguf *file, const tn__hparams *h);
@@ -14,6 +15,13 @@ tn_status tn__check_mamba2(const tn_gguf *file, const tn__hparams *h);
 
 /* Reads the keys and gives the mixer to all layers without heads of attention. */
 tn_status tn__read_kda(const tn_gguf *file, tn__hparams *h);
+
+/* ---- Embeddings of every layer (layer_embedding.c) ---- */
+
+/* Of all layers, [size, layers, tokens], from the model's embedding; NULL where the model has none. */
+tn_tensor *tn__build_layer_embeddings(tn__builder *b, tn_tensor *x);
+/* What layer `il` makes of its part of b->shared and of x, [width, tokens]; NULL where the model has none. */
+tn_tensor *tn__build_layer_embedding(tn__builder *b, int32_t il, tn_tensor *x);
 
 /* ---- Latent attention (latent_attention.c) ---- */
 

@@ -4,14 +4,14 @@
 
 /* clang-format off */
 #define TN__RECURRENT_TENSORS(X)                                                                                \
-    X(ssm_in, "ssm_in.weight", D2(EMBD, SSM_IN), MATRIX, MIXES(MAMBA) || MIXES(MAMBA2) ? true : OPTIONAL)       \
+    X(ssm_in, "ssm_in.weight", D2(EMBD, SSM_IN), MATRIX, STATE_SPACE ? true : OPTIONAL)       \
     X(ssm_in_s, "ssm_in.scale", D1(ONE), BIAS, OPTIONAL)                                                        \
     X(ssm_conv, "ssm_conv1d.weight", D2(SSM_WIDTH, SSM_CHANNELS), CONV, STATE_SPACE || MIXES(DELTA_NET))        \
     X(ssm_conv_b, "ssm_conv1d.bias", D1(SSM_CHANNELS), BIAS, STATE_SPACE ? USUAL : OPTIONAL)                    \
-    X(ssm_x, "ssm_x.weight", D2(SSM_INNER, SSM_X), MATRIX, MIXES(MAMBA))                                        \
-    X(ssm_dt, "ssm_dt.weight", D2(SSM_HEADS, SSM_INNER), MATRIX, MIXES(MAMBA))                                  \
+    X(ssm_x, "ssm_x.weight", D2(SSM_INNER, SSM_X), MATRIX, MIXES(MAMBA) || MIXES(PLAMO_MAMBA))                                        \
+    X(ssm_dt, "ssm_dt.weight", D2(DT_RANK, SSM_DT), MATRIX, MIXES(MAMBA) || MIXES(PLAMO_MAMBA))                                  \
     X(ssm_dt_b, "ssm_dt.bias", D1(SSM_DT), BIAS, STATE_SPACE || MIXES(DELTA_NET) || MIXES(KDA))                 \
-    X(ssm_dt_norm, "ssm_dt_norm.weight", D1(SSM_HEADS), NORM, NORMED_DT)                                        \
+    X(ssm_dt_norm, "ssm_dt_norm.weight", D1(DT_RANK), NORM, NORMED_DT)                                        \
     X(ssm_b_norm, "ssm_b_norm.weight", D1(SSM_STATE), NORM, NORMED_DT)                                          \
     X(ssm_c_norm, "ssm_c_norm.weight", D1(SSM_STATE), NORM, NORMED_DT)                                          \
     X(ssm_a, "ssm_a", D2(SSM_A, SSM_A_ROWS), DECAY, STATE_SPACE || MIXES(DELTA_NET) || MIXES(KDA))              \

@@ -65,7 +65,8 @@ const char *const *reference_names(void) {
         for (const char *const *name = golden_archs; *name; name++) add_name("", *name, strlen(*name));
     } else {
         for (size_t i = 0; tn_arch_at(i); i++)
-            if (!(tn_arch_at(i)->traits & (TN_ARCH_ENCODER | TN_ARCH_DIFFUSION)))
+            if (tiny_arch_is_tested(tn_arch_at(i)->name) &&
+                !(tn_arch_at(i)->traits & (TN_ARCH_ENCODER | TN_ARCH_DIFFUSION)))
                 add_name("", tn_arch_at(i)->name, strlen(tn_arch_at(i)->name));
         add_name("", "llama-moe", 9);
     }

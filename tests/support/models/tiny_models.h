@@ -21,6 +21,10 @@ typedef struct tiny_options {
     uint64_t seed;
 } tiny_options;
 
+/* Whether tests that repeat something for every architecture include this one: a fixed list with every kind of layer,
+ * norm, position and feed-forward part; all architectures with $TENON_LONG. */
+bool tiny_arch_is_tested(const char *name);
+
 /* `options` may be NULL. Takes milliseconds and some tens of KB. */
 tn_status tiny_model_write(const char *path, const tiny_options *options);
 

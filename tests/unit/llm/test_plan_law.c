@@ -351,6 +351,7 @@ static void for_every_arch(law_memory memory, law_way way, bool max_allocs, law_
     n_cases = n_broken = n_divided = 0;
     for (size_t i = 0; tn_arch_at(i); i++) {
         law_case c;
+        if (!tiny_arch_is_tested(tn_arch_at(i)->name)) continue;
         write_arch(tn_arch_at(i), micro_batch(), &c);
         c.way = way;
         c.memory = memory;

@@ -64,7 +64,7 @@ static void on_archs(bool all, void (*test)(prefix_case *c), int32_t n_ctx, int3
     prefix_case c;
     for (size_t i = 0; tn_arch_at(i); i++) {
         const tn_arch *arch = tn_arch_at(i);
-        bool wanted = all;
+        bool wanted = all && tiny_arch_is_tested(arch->name);
         for (size_t k = 0; some_archs[k]; k++) wanted = wanted || strcmp(some_archs[k], arch->name) == 0;
         if (!wanted || arch->traits & (TN_ARCH_ENCODER | TN_ARCH_DIFFUSION)) continue;
         open_case(&c, arch->name, n_ctx, n_prefixes);

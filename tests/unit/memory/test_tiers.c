@@ -95,6 +95,7 @@ static void on_every_arch(void (*test)(tier_case *c), const tn_session_params *p
     for (size_t i = 0; tn_arch_at(i); i++) {
         tier_case c;
         if (tn_arch_at(i)->traits & (TN_ARCH_ENCODER | TN_ARCH_DIFFUSION)) continue;
+        if (!tiny_arch_is_tested(tn_arch_at(i)->name)) continue;
         clear_disk();
         open_tiers(&c, tn_arch_at(i)->name, params);
         test(&c);
