@@ -168,6 +168,8 @@ def tree():
     pages, prefixes = memory["pages"], memory["prefixes"]
     kept = [entry for entry in prefixes["tree"] if entry["id"] >= 3]
     same("kept", len(kept), prefixes["kept"])
+    same("tiers", [memory["tiers"]["host"]["limit"], memory["tiers"]["disk"]["limit"], memory["waiting"]], [0, 0, 0])
+    assert memory["generated_tokens"] > 0 and memory["moved_aside"] == memory["context_shifts"] == 0, memory
     same("one beginning", sum(entry["parent"] < 0 for entry in prefixes["tree"]), 1)
     for i, entry in enumerate(prefixes["tree"]):
         assert entry["parent"] < i and 0 <= entry["shared"] <= entry["tokens"], entry

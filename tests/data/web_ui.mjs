@@ -66,9 +66,12 @@ await page.getByRole("button", { name: "Stop" }).click();
 await finished();
 assert.equal(await status.textContent(), "Stopped");
 assert.ok((await answers.nth(1).textContent()).length > 5);
-await page.waitForTimeout(300);
-const memory = await (await fetch(url + "memory")).json();
-assert.ok(memory.slots.every((slot) => !slot.busy), "a stopped answer frees its slot");
+let busy = true;
+for (let i = 0; i < 100 && busy; i++) {
+  await page.waitForTimeout(50);
+  busy = (await (await fetch(url + "memory")).json()).slots.some((slot) => slot.busy);
+}
+assert.ok(!busy, "a stopped answer frees its slot");
 
 // Edit takes the conversation back to the message; sending continues from there.
 await page.getByRole("button", { name: "Edit" }).nth(1).click();
@@ -124,6 +127,9 @@ await until(() => {
   for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) colours.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
   return colours.size >= 2;
 }, "cells of several sequences");
+assert.match(await page.locator("#pages-text").textContent(), /^\d+ of \d+ pages in use/);
+await until(() => document.querySelectorAll("#tree rect").length >= 3, "the prefix tree");
+assert.match(await page.locator("#prefixes-text").textContent(), /\d+ prompts began with cached tokens, \d+ did not/);
 await until(() => document.getElementById("plan").naturalWidth > 500, "the plan's picture");
 assert.match(await page.locator("#plan-text").textContent(), /cpu: .* above the lower bound/);
 await page.setViewportSize({ width: 1100, height: 1110 });

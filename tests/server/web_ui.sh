@@ -11,5 +11,5 @@ cp "$here/data/web_ui.mjs" "$work/"
     { tail -n 3 "$work/npm.log"; skip "playwright-core could not be installed from npm"; }
 timeout 10 chromium --headless=new --no-sandbox --disable-gpu --dump-dom about:blank > /dev/null 2> "$work/chromium" ||
     { tail -n 3 "$work/chromium"; skip "chromium does not start here"; }
-serve
+serve -c 4096 --context-shift
 timeout 200 node "$work/web_ui.mjs" "$url/" "$(command -v chromium)" "${TENON_SHOTS:-$work}"

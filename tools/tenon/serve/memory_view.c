@@ -84,13 +84,13 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
     (void)body;
     pthread_mutex_lock(&served->lock);
     const struct engine_view *v = &served->view;
-    json_t *answer =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:i, s:I, s:I}", "devices", devices_json(served), "slots",
-                  slots_json(served), "cells", cells_json(v), "pages", pages_json(v), "prefixes", prefixes_json(v),
-                  "tiers", tiers_json(&v->tiers), "generated_tokens", (json_int_t)v->stats.generated_tokens,
-                  "generated_ns", (json_int_t)v->stats.generated_ns, "plans_reused",
-                  (json_int_t)v->stats.sched.plans_reused, "waiting", served->n_queued + served->n_embed_queued,
-                  "moved_aside", (json_int_t)v->n_stalls, "context_shifts", (json_int_t)v->n_shifts);
+    json_t *answer = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:i, s:I, s:I}", "devices", devices_json(served), "slots",
+        slots_json(served), "cells", cells_json(v), "pages", pages_json(v), "prefixes", prefixes_json(v), "tiers",
+        tiers_json(&v->tiers), "generated_tokens", (json_int_t)v->stats.generated_tokens, "generated_ns",
+        (json_int_t)v->stats.generated_ns, "plans_reused", (json_int_t)v->stats.sched.plans_reused, "waiting",
+        served->n_queued + served->n_embed_queued, "moved_aside", (json_int_t)v->n_stalls, "context_shifts",
+        (json_int_t)v->n_shifts);
     /* The tree takes a comparison of all prefixes, so the engine makes it only for those who look: for the next time.
      */
     served->tree_wanted = true;
