@@ -33,17 +33,18 @@ tn_status tn__prefixes_bytes(const tn_session_plan *p, size_t *bytes) {
 tn_status tn__prefixes_new(const tn_session_plan *p, tn__hash128 seed, tn__prefixes *x) {
     const size_t cells = (size_t)tn__page_table_cells(&p->kv.groups[remembered_group(p)]);
     if (!p->params.n_prefixes) return TN_OK;
-    x->n = p->params.n_prefixes;
     x->group = remembered_group(p);
     x->seed = seed;
     x->in_use = -1;
-    x->last_used = tn_calloc((size_t)x->n, sizeof *x->last_used);
+    x->last_used = tn_calloc((size_t)p->params.n_prefixes, sizeof *x->last_used);
     x->owners = tn_calloc((size_t)p->params.n_seqs, sizeof *x->owners);
     x->prompt = tn_calloc((size_t)p->params.n_ctx, sizeof *x->prompt);
     x->n_prompt = p->params.n_ctx;
     x->tokens = tn_calloc(cells, sizeof *x->tokens);
     x->hashes = tn_calloc(cells, sizeof *x->hashes);
-    return x->last_used && x->owners && x->prompt && x->tokens && x->hashes ? TN_OK : TN_E_NOMEM;
+    if (!x->last_used || !x->owners || !x->prompt || !x->tokens || !x->hashes) return TN_E_NOMEM;
+    x->n = p->params.n_prefixes;
+    return TN_OK;
 }
 
 void tn__prefixes_free(tn__prefixes *x) {

@@ -1,152 +1,10 @@
 /* Tiers of kept prefixes: a sequence that begins with what host memory or the disk kept computes what a cold one
  * computes, for every architecture and after a restart; blocks are kept once; budgets hold; nothing damaged, of
  * another model, key or text is taken; the memory is planned to the byte. */
-#include "support.h"
+#include "models/tier_cases.h"
 
-#include "llm/memory/tier.h"
-#include "models/reference_models.h"
-#include "tenon/arch.h"
-
-#include <dirent.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-enum { CONTEXT = 256, POOL = 2048, PAGE = 16, UBATCH = 32, SEQS = 3, VOCAB = 64 };
-enum { RAM = 512 << 10, DISK = 4 << 20 };
-
-/* ---- Models, sessions, folders ---- */
-
-typedef struct tier_case {
-    tn_model *model;
-    tn_session *warm, *cold; /* with tiers; without */
-    tn_session_params params;
-    const char *name;
-} tier_case;
-
-static char work_folder[64], model_path[128], disk_folder[128];
-
-static tn_session_params tier_params(int32_t n_ctx, int32_t n_prefixes, size_t ram, uint64_t disk) {
-    tn_session_params p = tn_session_params_default();
-    p.devices[0] = "cpu";
-    p.n_ctx = p.n_batch = n_ctx;
-    p.n_ubatch = UBATCH;
-    p.n_seqs = SEQS;
-    p.n_prefixes = n_prefixes;
-    p.page = PAGE;
-    p.n_threads = 1;
-    p.cache_k = p.cache_v = TN_F32;
-    p.cache_ram = ram;
-    p.cache_disk = disk ? disk_folder : NULL;
-    p.cache_disk_bytes = disk;
-    return p;
-}
-
-static void open_seed(tier_case *c, const char *arch, uint64_t seed, const tn_session_params *params) {
-    const tiny_options options = {.arch = arch, .context = POOL, .vocab = VOCAB, .seed = seed};
-    const tn_session_params cold = tier_params(POOL, 0, 0, 0);
-    assert_ok(tiny_model_write(model_path, &options));
-    *c = (tier_case){.name = arch, .params = *params};
-    assert_ok(tn_model_open(model_path, NULL, &c->model));
-    assert_ok(tn_session_open(c->model, &c->params, &c->warm));
-    assert_ok(tn_session_open(c->model, &cold, &c->cold));
-}
-static void open_tiers(tier_case *c, const char *arch, const tn_session_params *params) {
-    open_seed(c, arch, 0, params);
-}
-static void close_tiers(tier_case *c) {
-    tn_session_free(c->warm);
-    tn_session_free(c->cold);
-    tn_model_close(c->model);
-}
-static void restart(tier_case *c) {
-    tn_session_free(c->warm);
-    assert_ok(tn_session_open(c->model, &c->params, &c->warm));
-}
-
-/* Calls `fn` with every file of the folder; returns the bytes of all. */
-static uint64_t each_file(void (*fn)(const char *path, size_t size)) {
-    uint64_t bytes = 0;
-    DIR *folder = opendir(disk_folder);
-    for (const struct dirent *e; folder && (e = readdir(folder));) {
-        char path[512];
-        struct stat info;
-        snprintf(path, sizeof path, "%s/%s", disk_folder, e->d_name);
-        if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) continue;
-        bytes += (uint64_t)info.st_size;
-        if (fn) fn(path, (size_t)info.st_size);
-    }
-    if (folder) closedir(folder);
-    return bytes;
-}
-static void remove_file(const char *path, size_t size) {
-    (void)size;
-    unlink(path);
-}
-static void clear_disk(void) {
-    (void)each_file(remove_file);
-    rmdir(disk_folder);
-}
-
-static void on_every_arch(void (*test)(tier_case *c), const tn_session_params *params) {
-    for (size_t i = 0; tn_arch_at(i); i++) {
-        tier_case c;
-        if (tn_arch_at(i)->traits & (TN_ARCH_ENCODER | TN_ARCH_DIFFUSION)) continue;
-        if (!tiny_arch_is_tested(tn_arch_at(i)->name)) continue;
-        clear_disk();
-        open_tiers(&c, tn_arch_at(i)->name, params);
-        test(&c);
-        close_tiers(&c);
-    }
-}
-
-/* ---- Texts ---- */
-
-static void make_text(tn_token *tokens, int32_t n, uint32_t text) {
-    for (int32_t i = 0; i < n; i++) tokens[i] = (tn_token)((text * 2654435761u + (uint32_t)i * 40503u) >> 9) % 60 + 3;
-}
-
-static tn_status decode_from(tn_session *s, int32_t seq, const tn_token *tokens, int32_t from, int32_t to) {
-    int32_t seqs[CONTEXT], positions[CONTEXT];
-    for (int32_t i = from; i < to; i++) {
-        seqs[i - from] = seq;
-        positions[i - from] = i;
-    }
-    const tn_batch batch = {.n_tokens = to - from, .tokens = tokens + from, .seqs = seqs, .positions = positions};
-    return tn_session_decode(s, &batch);
-}
-
-static void compare_cold(tier_case *c, const tn_token *tokens, int32_t n, const char *what) {
-    nmse error = {0};
-    assert_ok(tn_session_seq_remove(c->cold, 0, 0, -1));
-    assert_ok(decode_from(c->cold, 0, tokens, 0, n));
-    nmse_add(&error, tn_session_logits(c->warm, -1), tn_session_logits(c->cold, -1), VOCAB);
-    if (!(nmse_value(&error) <= 1e-10)) fail_msg("%s, %s: NMSE %g", c->name, what, nmse_value(&error));
-}
-
-/* Begins an empty sequence with these tokens and compares it to a cold one. Returns how many were taken. */
-static int32_t begin_seq(tier_case *c, int32_t seq, uint64_t key, const tn_token *tokens, int32_t n,
-                         const char *what) {
-    int32_t taken = -1;
-    assert_ok(tn_session_prefix_take(c->warm, seq, key, tokens, n - 1, &taken));
-    assert_true(taken >= 0 && taken < n);
-    assert_int_equal(tn_session_seq_last(c->warm, seq), taken - 1);
-    assert_ok(decode_from(c->warm, seq, tokens, taken, n));
-    compare_cold(c, tokens, n, what);
-    return taken;
-}
-static void end_seq(tier_case *c, int32_t seq) {
-    assert_ok(tn_session_prefix_keep(c->warm, seq));
-    assert_ok(tn_session_seq_remove(c->warm, seq, 0, -1));
-}
-static int32_t serve_text(tier_case *c, uint64_t key, const tn_token *tokens, int32_t n, const char *what) {
-    const int32_t taken = begin_seq(c, 0, key, tokens, n, what);
-    end_seq(c, 0);
-    return taken;
-}
 
 /* ---- Taking ---- */
 
@@ -229,31 +87,6 @@ static void disks_give_what_was_computed_after_a_restart(void **state) {
     p.cache_ram = RAM;
     p.page = 64;
     on_every_arch(check_disk, &p);
-}
-
-/* Two host tiers too small for the texts: blocks pass to the disk while the session runs. */
-static void blocks_move_on_to_disk(void **state) {
-    (void)state;
-    tier_case c;
-    tn_token text[CONTEXT];
-    clear_disk();
-    const tn_session_params p = tier_params(CONTEXT, 2, 0, DISK);
-    open_tiers(&c, "llama", &p);
-    const int n_texts = (int)(tn_session_tier_usage(c.warm).host_limit / (200 * 256)) + 12; /* 256 bytes per token */
-    for (int i = 0; i < n_texts; i++) {
-        make_text(text, CONTEXT, 100 + (uint32_t)i);
-        assert_true(serve_text(&c, 0, text, 200, "cold") < 8); /* few tokens begin several texts */
-    }
-    const tn_tier_usage usage = tn_session_tier_usage(c.warm);
-    assert_true(usage.disk_stored > 0 && usage.disk_blocks > 0);
-    assert_int_equal(usage.dropped, 0);
-    assert_int_equal(each_file(NULL), usage.disk_bytes);
-    for (int i = 0; i < n_texts; i++) {
-        make_text(text, CONTEXT, 100 + (uint32_t)i);
-        assert_int_equal(serve_text(&c, 0, text, 200, "again"), 199);
-    }
-    assert_true(tn_session_tier_usage(c.warm).disk_tokens > 0);
-    close_tiers(&c);
 }
 
 /* ---- Keeping once ---- */
@@ -345,95 +178,6 @@ static void shifted_and_forgotten_cells_are_not_taken(void **state) {
     assert_int_equal(serve_text(&c, 0, joined, 80, "forgotten"), 0);
     tn_session_prefix_clear(c.warm);
     assert_int_equal(tn_session_tier_usage(c.warm).host_blocks, 0);
-    close_tiers(&c);
-}
-
-/* ---- Damage ---- */
-
-static size_t flip_at;
-static void flip_byte(const char *path, size_t size) {
-    FILE *file = fopen(path, "r+b");
-    if (!file) return;
-    if (flip_at < size && !strstr(path, "/lock")) {
-        fseek(file, (long)flip_at, SEEK_SET);
-        const int byte = fgetc(file);
-        fseek(file, (long)flip_at, SEEK_SET);
-        fputc(byte ^ 0x20, file);
-        flip_at += flip_at < sizeof(tn__blob_header) ? 1 : 97; /* another one in the next file */
-    }
-    fclose(file);
-}
-static size_t cut_to;
-static void cut_file(const char *path, size_t size) {
-    if (cut_to < size && !strstr(path, "/lock")) assert_int_equal(truncate(path, (off_t)cut_to), 0);
-}
-
-static int n_notes;
-static void count_notes(void *user, tn_log_level level, const char *text) {
-    (void)user;
-    (void)level;
-    n_notes += strstr(text, "ignored") != NULL;
-}
-
-/* Every byte of the header, and some of the content, in all files. */
-static void damaged_files_are_ignored(void **state) {
-    (void)state;
-    tier_case c;
-    tn_token a[CONTEXT];
-    make_text(a, CONTEXT, 8);
-    const tn_session_params p = tier_params(CONTEXT, 2, 0, DISK);
-    clear_disk();
-    open_tiers(&c, "llama", &p);
-    tn_log_set(count_notes, NULL, TN_LOG_WARN);
-    for (flip_at = 0; flip_at < 70 * TN__BLOCK;) {
-        (void)serve_text(&c, 0, a, 100, "whole");
-        tn_session_free(c.warm);
-        (void)each_file(flip_byte);
-        assert_ok(tn_session_open(c.model, &c.params, &c.warm));
-        n_notes = 0;
-        const int32_t taken = begin_seq(&c, 0, 0, a, 100, "damaged");
-        assert_int_equal(taken, 0);
-        assert_true(n_notes == 0 || n_notes == 1);
-        assert_ok(tn_session_seq_remove(c.warm, 0, 0, -1));
-        assert_true(each_file(NULL) <= DISK);
-    }
-    for (cut_to = 0; cut_to < 3000; cut_to += 173) {
-        (void)serve_text(&c, 0, a, 100, "whole");
-        tn_session_free(c.warm);
-        (void)each_file(cut_file);
-        assert_ok(tn_session_open(c.model, &c.params, &c.warm));
-        assert_int_equal(serve_text(&c, 0, a, 100, "cut"), 0);
-    }
-    tn_log_set(NULL, NULL, TN_LOG_WARN);
-    close_tiers(&c);
-}
-
-/* Files of others stay and do not count; the salt of a damaged lock file is made anew, and old files age out. */
-static void foreign_files_stay(void **state) {
-    (void)state;
-    tier_case c;
-    tn_token a[CONTEXT];
-    char foreign[256], lock[256];
-    make_text(a, CONTEXT, 9);
-    clear_disk();
-    const tn_session_params p = tier_params(POOL, 1, RAM, DISK);
-    open_tiers(&c, "llama", &p);
-    snprintf(foreign, sizeof foreign, "%s/notes.txt", disk_folder);
-    snprintf(lock, sizeof lock, "%s/lock", disk_folder);
-    FILE *file = fopen(foreign, "w");
-    fputs("mine", file);
-    fclose(file);
-    (void)serve_text(&c, 0, a, 100, "cold");
-    restart(&c);
-    assert_int_equal(serve_text(&c, 0, a, 101, "beside others"), 100);
-    tn_session_free(c.warm);
-    assert_int_equal(truncate(lock, 3), 0);
-    assert_ok(tn_session_open(c.model, &c.params, &c.warm));
-    assert_int_equal(serve_text(&c, 0, a, 102, "another salt"), 0);
-    assert_true(tn_session_tier_usage(c.warm).disk_blocks >= 4);
-    restart(&c);
-    assert_int_equal(serve_text(&c, 0, a, 103, "with it"), 102);
-    assert_int_equal(access(foreign, R_OK), 0);
     close_tiers(&c);
 }
 
@@ -535,47 +279,6 @@ static void least_recently_used_goes_first(void **state) {
     close_tiers(&c);
 }
 
-/* Several sessions in several processes share a folder and its budget. */
-static void processes_share_a_folder(void **state) {
-    (void)state;
-    enum { PROCESSES = 3, ROUNDS = 30 };
-    tier_case c;
-    tn_token text[CONTEXT];
-    pid_t children[PROCESSES];
-    const uint64_t budget = 300 << 10;
-    clear_disk();
-    const tn_session_params p = tier_params(CONTEXT, 1, 0, budget);
-    open_tiers(&c, "llama", &p);
-    tn_session_free(c.warm);
-    for (int i = 0; i < PROCESSES; i++) {
-        children[i] = fork();
-        if (children[i]) continue;
-        for (uint32_t k = 0; k < ROUNDS; k++) {
-            if (k % 10 == 0 && tn_session_open(c.model, &p, &c.warm) != TN_OK) _exit(2);
-            make_text(text, CONTEXT, 500 + (k * 7 + (uint32_t)i * 3) % 20);
-            (void)serve_text(&c, 0, text, 150, "shared");
-            if (each_file(NULL) > budget + 40) _exit(3); /* the lock file may appear twice in a listing */
-            if (k % 10 == 9) tn_session_free(c.warm);
-        }
-        _exit(0);
-    }
-    for (int i = 0; i < PROCESSES; i++) {
-        int code = 0;
-        assert_int_equal(waitpid(children[i], &code, 0), children[i]);
-        assert_true(WIFEXITED(code));
-        assert_int_equal(WEXITSTATUS(code), 0);
-    }
-    assert_ok(tn_session_open(c.model, &p, &c.warm));
-    assert_true(each_file(NULL) <= budget);
-    int32_t found = 0;
-    for (uint32_t k = 0; k < 20; k++) {
-        make_text(text, CONTEXT, 500 + k);
-        found += serve_text(&c, 0, text, 150, "after them") > 0;
-    }
-    assert_true(found > 0);
-    close_tiers(&c);
-}
-
 /* ---- Memory and arguments ---- */
 
 static _Atomic size_t live_bytes, live_blocks;
@@ -668,40 +371,17 @@ static void arguments_are_checked(void **state) {
     tn_model_close(model);
 }
 
-static int make_work(void **state) {
-    (void)state;
-    strcpy(work_folder, "/dev/shm/tenon-tiers-XXXXXX"); /* in memory: files are synchronised hundreds of times */
-    if (!mkdtemp(work_folder)) strcpy(work_folder, "/tmp/tenon-tiers-XXXXXX");
-    if (access(work_folder, W_OK) != 0 && !mkdtemp(work_folder)) return 1;
-    snprintf(model_path, sizeof model_path, "%s/model.gguf", work_folder);
-    snprintf(disk_folder, sizeof disk_folder, "%s/kept/prefixes", work_folder);
-    return 0;
-}
-static int remove_work(void **state) {
-    char between[128];
-    (void)state;
-    clear_disk();
-    snprintf(between, sizeof between, "%s/kept", work_folder);
-    rmdir(between);
-    unlink(model_path);
-    return rmdir(work_folder);
-}
-
 int main(void) {
     const tn_allocator counting = {count_alloc, count_free, NULL};
     tn_set_allocator(&counting);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_gives_what_was_computed),
         cmocka_unit_test(disks_give_what_was_computed_after_a_restart),
-        cmocka_unit_test(blocks_move_on_to_disk),
         cmocka_unit_test(blocks_are_kept_once),
         cmocka_unit_test(keys_models_and_settings_are_separate),
         cmocka_unit_test(shifted_and_forgotten_cells_are_not_taken),
-        cmocka_unit_test(damaged_files_are_ignored),
-        cmocka_unit_test(foreign_files_stay),
         cmocka_unit_test(least_recently_used_goes_first),
         cmocka_unit_test(turns_equal_cold_ones_within_budgets),
-        cmocka_unit_test(processes_share_a_folder),
         cmocka_unit_test(memory_is_planned),
         cmocka_unit_test(arguments_are_checked),
     };
