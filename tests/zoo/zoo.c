@@ -4,9 +4,9 @@
  * Modes: `batch` (24 tokens at once, then one by one; the default), `cuts` (the batch cut at every position),
  * `pairs` (two interleaved sequences, the second one token behind). Prints the NMSE of the rows of the first batch
  * and of the single tokens, for the worst run of each mode, and exits with 1 if one is above $TENON_ZOO_BAR (1e-6).
- * $TENON_ZOO_DEVICE names the device. A model that is not causal (text diffusion) reads all tokens as a whole:
- * nothing is cut, and the two sequences hold the same tokens. Of an encoder the reference has the states of the
- * tokens. */
+ * $TENON_ZOO_DEVICE names the device, $TENON_ZOO_CACHE the type of the KV cache (f32). A model that is not causal
+ * (text diffusion) reads all tokens as a whole: nothing is cut, and the two sequences hold the same tokens. Of an
+ * encoder the reference has the states of the tokens. */
 #include "tenon/llm.h"
 
 #include <math.h>
@@ -118,7 +118,10 @@ int main(int count, char **arguments) {
     if (tn_model_open(path, NULL, &model) != TN_OK) return fail("open", path);
     tn_session_params p = tn_session_params_default();
     p.n_ctx = 512, p.n_batch = 128, p.n_ubatch = 64, p.n_seqs = 2, p.n_outputs = 128;
-    p.cache_k = p.cache_v = TN_F32;
+    const char *cache = getenv("TENON_ZOO_CACHE");
+    p.cache_k = TN_F32;
+    if (cache && tn_cache_type_parse(cache, &p.cache_k) != TN_OK) return fail("cache", cache);
+    p.cache_v = p.cache_k;
     p.devices[0] = device ? device : "cpu";
     if (device && strcmp(device, "cpu") != 0) p.devices[1] = "cpu";
     c.causal = tn_model_get_info(model).is_causal;
