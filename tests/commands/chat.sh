@@ -60,6 +60,9 @@ err 'chat template' "a broken template is named"
 lines='Once upon a time there was a fox\nThe fox met a bear\nThe bear said hello\nThen they went home\n/stats\n'
 chat "$lines" -n 40 -c 96 || complain "a full context"
 err 'oldest 2 messages were dropped' "a full context drops the oldest"
+chat "$lines" -n 40 -c 96 --no-context-shift
+grep -q 'messages were dropped' "$work/err" && complain "--no-context-shift drops nothing"
+err 'the context is full|the messages have' "--no-context-shift says why"
 computed=$(sed -n 's/^ *prompt *\([0-9]*\) tokens.*/\1/p' "$work/out")
 [ "$computed" -lt 60 ] || complain "cached tokens are not computed again ($computed tokens)"
 chat 'Once upon a time\n/stats\n' -n 300 -c 64 --grammar 'root ::= [^~]* "~"' || complain "a reply longer than the context"

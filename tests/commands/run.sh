@@ -15,6 +15,13 @@ same "one seed, one story" "$("$tenon" run -n 30 --seed 5 2> /dev/null)" "$("$te
 seed=$(sed -n 's/.*"seed": \([0-9]*\),/\1/p' "$work/out")
 same "the seed that --json gives" "$("$tenon" run -n 20 --json --seed "$seed" 2> /dev/null | grep '"text"')" "$(grep '"text"' "$work/out")"
 check "-v logs what was loaded" 0 'info: cpu: 11 layers, weights .* mapped, cache' "$tenon" run -n 1 -v
+check "a context that is left open" 0 '^Context of 512 tokens: as trained; -c sets another$' "$tenon" run -n 1
+for keep in 0 5 -1; do
+    check "a shifted context, --keep $keep" 0 '^20[0-9] tokens' "$tenon" run -c 64 -n 200 --ignore-eos --context-shift --keep $keep
+    grep -q 'is full' "$work/out" && failed "a shifted context is no end"
+done
+"$tenon" synth "$work/gpt2.gguf" --arch gpt2 --shape layers=2,width=64,heads=2,kv=2,head=32,ffn=128,ctx=64 > "$work/out" 2>&1 || failed "synth gpt2"
+check "learned positions do not shift" 0 '--context-shift is off: ' "$tenon" run "$work/gpt2.gguf" -p a -c 16 -n 40 --ignore-eos --context-shift
 check "a context beyond the training" 0 'warning: the context of 600 tokens is longer than the 512' "$tenon" run -n 1 -c 600
 same "without its prompt" "$prompt$("$tenon" run -p "$prompt" --no-echo -n 30 --temp 0 2> /dev/null)" "$story"
 

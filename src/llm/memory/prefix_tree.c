@@ -54,7 +54,7 @@ static int32_t own_cells(const tn__page_table *t, int32_t list) {
  * there is no room. */
 static void add_tree_entry(tn_prefix_info *list, int32_t capacity, int32_t *n, tn_prefix_info entry) {
     int32_t at = *n;
-    if (at == capacity && (!at || entry.last_used <= list[at - 1].last_used)) return;
+    if (at == capacity && (!list[at - 1].last_used || entry.last_used <= list[at - 1].last_used)) return;
     if (at < capacity)
         ++*n;
     else

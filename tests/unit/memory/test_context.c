@@ -158,6 +158,9 @@ static void a_full_context_is_shifted(void **state) {
         check_context_shift(model, 2 * PAGE);
         tn_model_close(model);
     }
+    tn_model *windows = open_tiny("gemma2", SHORT);
+    check_context_shift(windows, 0);
+    tn_model_close(windows);
 }
 
 /* What other sequences hold stays as it is; where there is no page for a copy, only the kept tokens remain. */

@@ -604,6 +604,8 @@ static void check_reports(prefix_case *c) {
     assert_true(tree[1].last_used > tree[2].last_used && tree[2].id >= SEQS);
     assert_int_equal(tn_session_prefix_tree(c->warm, tree, 2), 2);
     assert_int_equal(tree[1].tokens, 70);
+    assert_int_equal(tn_session_prefix_tree(c->warm, tree, 1), 1); /* a prefix does not displace a sequence */
+    assert_int_equal(tree[0].id, 2);
 
     const tn_cache_usage usage = tn_session_cache_usage(c->warm);
     int32_t *owner = malloc((size_t)usage.pages * sizeof *owner), n_free = 0, n_live = 0, n_kept = 0;
