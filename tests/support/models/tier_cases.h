@@ -39,6 +39,7 @@ static inline tn_session_params tier_params(int32_t n_ctx, int32_t n_prefixes, s
     p.page = PAGE;
     p.n_threads = 1;
     p.cache_k = p.cache_v = TN_F32;
+    p.repeatable = true; /* how tokens are divided into batches makes no difference */
     p.cache_ram = ram;
     p.cache_disk = disk ? disk_folder : NULL;
     p.cache_disk_bytes = disk;
