@@ -1,7 +1,9 @@
 /* Attention over page tables: decode and prompts of one sequence, decode of many.
  *
- *   build/bench/attention [threads=2] [head=64] [kv=8] [page=64] [type=q8_0] [layers=8] [repeats=15] [case=N]
- *                         [order=shuffled]
+ *   build/bench/attention [threads=2] [head=64] [heads=32] [kv=8] [page=64] [type=q8_0] [layers=8] [repeats=15]
+ *                         [case=N] [order=shuffled] [latent=N]
+ *
+ * latent=N: values are the first N elements of the keys. "head=576 latent=512 heads=16 kv=1" is latent attention.
  *
  * The parts of all threads run one after the other, and CPU time is measured, so that other processes disturb less.
  * The figures are the part that takes longest and the sum of all parts, per layer, the least of the repeats. Together
@@ -45,7 +47,7 @@ typedef struct bench_case {
 
 enum { MOST_THREADS = 256, MEMORY_MIB = 768 };
 typedef struct bench_options {
-    int64_t head, heads, kv_heads, page, layers, repeats, threads;
+    int64_t head, value, heads, kv_heads, page, layers, repeats, threads;
     tn_type type;
     bool shuffled;
 } bench_options;
@@ -130,7 +132,7 @@ static void free_problem(bench_problem *p) {
 static tn__attention_job bench_job(const bench_options *o, const bench_problem *p) {
     const size_t head = (size_t)o->head * 4, token = head * (size_t)o->heads;
     return (tn__attention_job){.head_k = o->head,
-                               .head_v = o->head,
+                               .head_v = o->value,
                                .heads = o->heads,
                                .kv_heads = o->kv_heads,
                                .tokens = p->rows,
@@ -161,7 +163,7 @@ static void time_parts(const tn__cpu_kernels *table, const bench_problem *p, tn_
     memset(seconds, 0, (size_t)nth * sizeof *seconds);
     for (int64_t l = 0; l < p->layers; l++) {
         job.k = p->k + p->layer * (size_t)l;
-        job.v = p->v + p->layer * (size_t)l;
+        job.v = (job.head_v < job.head_k ? p->k : p->v) + p->layer * (size_t)l;
         for (int i = 0; i < nth; i++) {
             const double begin = cpu_seconds();
             table->attention(&job, i, nth);
@@ -201,7 +203,8 @@ static bool run_case(const tn__cpu_kernels *table, const bench_options *o, const
 
 int main(int argc, char **argv) {
     const bench_options o = {.head = option(argc, argv, "head", 64),
-                             .heads = 32,
+                             .value = option(argc, argv, "latent", option(argc, argv, "head", 64)),
+                             .heads = option(argc, argv, "heads", 32),
                              .kv_heads = option(argc, argv, "kv", 8),
                              .page = option(argc, argv, "page", 64),
                              .layers = option(argc, argv, "layers", 8),
@@ -219,7 +222,9 @@ int main(int argc, char **argv) {
                                        {"64 sequences of 256", 1, 64, 256, 0},
                                        {"16 sequences of 4096", 1, 16, 4096, 0},
                                        {"32768 and 15 of 256", 1, 15, 256, 32768}};
-    if (o.threads < 1 || o.threads > MOST_THREADS || o.page < 1 || o.head < 1 || o.kv_heads < 1) return 2;
+    if (o.threads < 1 || o.threads > MOST_THREADS || o.page < 1 || o.head < 1 || o.kv_heads < 1 || o.value < 1 ||
+        o.value > o.head || o.heads < o.kv_heads || o.heads % o.kv_heads)
+        return 2;
     const int64_t only = option(argc, argv, "case", -1);
     bool ok = true;
     for (size_t i = 0; i < sizeof cases / sizeof *cases && ok; i++)

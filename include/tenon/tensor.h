@@ -204,7 +204,7 @@ TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
     X(POOL_1D, pool_1d, "pool(x)", 1, 1, CONV, 0)                                                                    \
     X(POOL_2D, pool_2d, "pool(x)", 1, 1, CONV, 0)                                                                    \
     X(UPSCALE, upscale, "upscale(x)", 1, 1, MOVE, 0)                                                                 \
-    X(ATTENTION, attention, "attention(q,k,v)", 3, 7, ATTENTION, 0)                                                  \
+    X(ATTENTION, attention, "attention(q,k,v)", 3, 9, ATTENTION, 0)                                                  \
     X(CAUSAL_CONV, causal_conv, "conv(x,state)", 4, 5, RECURRENT, 0)                                                 \
     X(LINEAR_ATTENTION, linear_attention, "linear(q,k,v,state)", 5, 8, RECURRENT, 0)                                 \
     X(SELECTIVE_SCAN, selective_scan, "scan(x,state)", 7, 7, RECURRENT, 0)                                           \
@@ -286,6 +286,12 @@ typedef struct tn_attention_params {
     int32_t window; /* 0: all; otherwise visible cells satisfy (query position) - (cell position) < window */
     int32_t chunk;  /* 0: none; otherwise (position / chunk) of visible cells equals the query's */
     int32_t page;   /* with page tables: the most cells of a run */
+    /* 0: all; otherwise visible cells satisfy (cell position) - (query position) < window_after. A symmetric window,
+     * |distance| ≤ n, is window = window_after = n + 1. */
+    int32_t window_after;
+    int32_t select_block;       /* with `selected`: positions of an entry; 0: 1 */
+    int32_t bias_distance;      /* with `bias_table`: from this distance on all cells are in the last bucket */
+    int32_t bias_bidirectional; /* with `bias_table`: half of the buckets are for cells after the query */
 } tn_attention_params;
 
 /* Parameters of tn_linear_attention (recurrent.h). */
@@ -611,14 +617,37 @@ TN_API tn_tensor *tn_upscale(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_
  *
  * mask f32/f16[cells, ≥tokens, 1 or heads, 1 or batch] is added to the scores; sinks f32[heads] are added to the
  * denominator. All four are optional, but q_pos and pages are given together, with params.page > 0 and without a
- * mask. The result of a query that sees no cell is 0. */
+ * mask. The result of a query that sees no cell is 0.
+ *
+ * v may be a view of k: with latent attention (MLA) k has rows of 576 elements, and v is the first 512 of each. q, k
+ * and v may have different numbers of rows; without `causal` this is cross attention.
+ *
+ * selected i32[n, tokens] (optional, without a batch dimension) restricts each query to the positions that it lists,
+ * in any order. Entry e stands for the positions e * select_block to e * select_block + select_block - 1; negative
+ * entries are unused. Cells that causal, window or chunk hide remain hidden.
+ *
+ * bias_table f32[heads, buckets] (optional): the score of a cell gets the head's bias for the bucket of (cell
+ * position) - (query position), as in T5. Half of the distances have a bucket each, the other half's buckets grow
+ * with the logarithm of the distance up to bias_distance. With bias_bidirectional the second half of the table is for
+ * cells after the query; otherwise these use bucket 0. At most 128 buckets. */
 typedef struct tn_attention_sources {
     tn_tensor *q, *k, *v;
     tn_tensor *q_pos, *pages;
     tn_tensor *mask, *sinks;
+    tn_tensor *selected, *bias_table;
 } tn_attention_sources;
 /* Indices of the sources in tn_tensor.src. */
-enum { TN_ATTN_Q, TN_ATTN_K, TN_ATTN_V, TN_ATTN_Q_POS, TN_ATTN_PAGES, TN_ATTN_MASK, TN_ATTN_SINKS };
+enum {
+    TN_ATTN_Q,
+    TN_ATTN_K,
+    TN_ATTN_V,
+    TN_ATTN_Q_POS,
+    TN_ATTN_PAGES,
+    TN_ATTN_MASK,
+    TN_ATTN_SINKS,
+    TN_ATTN_SELECTED,
+    TN_ATTN_BIAS_TABLE
+};
 TN_API tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const tn_attention_params *p);
 
 TN_API tn_tensor *tn_cross_entropy_loss(tn_arena *a, tn_tensor *logits, tn_tensor *labels); /* mean over rows → [1] */

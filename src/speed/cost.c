@@ -37,11 +37,13 @@ static tn__cost experts_cost(const tn_tensor *node) {
     return c;
 }
 
+static const tn_tensor *root_of(const tn_tensor *t) { return t->view_src ? t->view_src : t; }
 /* The rows of a run are divided evenly among the sequences. Row i of a sequence sees the cells before the run and, if
  * attention is causal, i + 1 of the run's own. */
 static tn__cost attention_cost(const tn_tensor *node, const tn_predict_params *p) {
     const tn_tensor *q = node->src[TN_ATTN_Q], *k = node->src[TN_ATTN_K], *v = node->src[TN_ATTN_V];
     const tn_attention_params *a = &node->params.attention;
+    const tn_tensor *selected = node->src[TN_ATTN_SELECTED];
     const bool cached = node->src[TN_ATTN_Q_POS] != NULL;
     const double tokens = (double)q->ne[2], heads = (double)q->ne[1], batch = (double)q->ne[3];
     const double seqs = cached ? fmin(fmax(1, (double)p->n_seqs), tokens) : 1;
@@ -54,11 +56,18 @@ static tn__cost attention_cost(const tn_tensor *node, const tn_predict_params *p
     }
     if (a->chunk > 0) mean = fmin(mean, (double)a->chunk);
     if (!a->causal && !cached) mean = reach = (double)k->ne[2];
+    if (!a->causal && a->window > 0 && a->window_after > 0)
+        mean = fmin(mean, (double)a->window + (double)a->window_after - 1);
+    if (selected) { /* each row reads its own */
+        mean = fmin(mean, (double)selected->ne[0] * (a->select_block > 1 ? a->select_block : 1));
+        reach = fmin(reach, rows * mean);
+    }
     const double cells = fmin(reach * seqs, (double)k->ne[2]);
     tn__cost c = {.kind = TN__COST_ATTENTION, .type = k->type, .rows = rows};
     c.keys = batch * cells * (double)k->ne[1];
     c.weights = c.keys * (row_bytes_of(k) + row_bytes_of(v));
-    c.bytes = c.weights + data_bytes(q) + data_bytes(node);
+    c.bytes = c.weights + data_bytes(q) + data_bytes(node) + data_bytes(selected);
+    if (root_of(k) == root_of(v)) c.bytes -= c.keys * row_bytes_of(v); /* V is a part of K's rows */
     c.scores = batch * tokens * heads * mean;
     c.operations = 2 * c.scores * (double)(k->ne[0] + v->ne[0]);
     return c;

@@ -18,10 +18,14 @@ static tn_tensor *distances(tn_arena *a, int64_t cells, int64_t tokens) {
 static tn_tensor *mask_of(tn_arena *a, const tn_tensor *t, int64_t cells, int64_t tokens) {
     const tn_attention_params *p = &t->params.attention;
     tn_tensor *mask = tn__back_f32(a, t->src[TN_ATTN_MASK]);
-    if (!p->window && p->max_bias <= 0) return mask;
+    if (!p->window && !p->window_after && p->max_bias <= 0) return mask;
     tn_tensor *away = distances(a, cells, tokens), *own = p->max_bias > 0 ? tn_neg(a, tn_abs(a, away)) : NULL;
     if (p->window) {
         tn_tensor *hidden = tn_scale(a, tn_step(a, tn_scale(a, away, -1, 0.5f - (float)p->window)), -1e30f, 0);
+        own = own ? tn_add(a, hidden, own) : hidden;
+    }
+    if (p->window_after) {
+        tn_tensor *hidden = tn_scale(a, tn_step(a, tn_scale(a, away, 1, 0.5f - (float)p->window_after)), -1e30f, 0);
         own = own ? tn_add(a, hidden, own) : hidden;
     }
     return mask ? tn_add(a, mask, own) : own;
@@ -33,11 +37,13 @@ tn_status tn__backward_attention(tn__tape *tape, tn_tensor *t, tn_tensor *g) {
     tn_tensor *const *src = t->src;
     if (src[TN_ATTN_Q_POS]) return tn__back_refuse(t, "over a KV cache");
     if (p->chunk) return tn__back_refuse(t, "in chunks");
+    if (src[TN_ATTN_SELECTED]) return tn__back_refuse(t, "over selected positions");
+    if (src[TN_ATTN_BIAS_TABLE]) return tn__back_refuse(t, "with a table of biases");
     if (p->max_bias > 0 && src[TN_ATTN_MASK]) return tn__back_refuse(t, "with ALiBi and a mask");
     if (tn__back_needs(tape, src[TN_ATTN_MASK]) || tn__back_needs(tape, src[TN_ATTN_SINKS]))
         return tn__back_refuse(t, "with respect to mask or sinks");
     const int64_t cells = src[TN_ATTN_K]->ne[2], tokens = src[TN_ATTN_Q]->ne[2];
-    if ((p->causal || p->window || p->max_bias > 0) && cells < tokens)
+    if ((p->causal || p->window || p->window_after || p->max_bias > 0) && cells < tokens)
         return tn__back_refuse(t, "with fewer cells than tokens");
 
     tn_tensor *q = swap_heads_and_positions(a, src[TN_ATTN_Q]),

@@ -311,8 +311,9 @@ tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const tn_att
     tn_op_params params = {0};
     if (!s) s = &none;
     if (p) params.attention = *p;
-    return tn__op_new(a, TN_OP_ATTENTION, SOURCES(s->q, s->k, s->v, s->q_pos, s->pages, s->mask, s->sinks), &params,
-                      NULL);
+    return tn__op_new(a, TN_OP_ATTENTION,
+                      SOURCES(s->q, s->k, s->v, s->q_pos, s->pages, s->mask, s->sinks, s->selected, s->bias_table),
+                      &params, NULL);
 }
 tn_tensor *tn_timestep_embedding(tn_arena *a, tn_tensor *steps, int dim, int max_period) {
     return tn__op_new(a, TN_OP_TIMESTEP_EMBEDDING, SOURCES(steps), &(tn_op_params){.timestep = {dim, max_period}},

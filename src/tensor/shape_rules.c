@@ -384,8 +384,7 @@ static tn_status rule_group_norm(tn_tensor *t) {
     REQUIRE(tn_is_contiguous(t->src[0]), TN_E_SHAPE, "the source must be contiguous");
     return TN_OK;
 }
-static tn_status check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns, int64_t rows, int64_t n2,
-                            int64_t n3) {
+tn_status tn__check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns, int64_t rows, int64_t n2, int64_t n3) {
     if (!mask) return TN_OK;
     REQUIRE(mask->type == TN_F32 || mask->type == TN_F16, TN_E_TYPE, "the mask must be f32 or f16");
     REQUIRE(tn_is_contiguous_rows(mask) && mask->ne[0] == columns && mask->ne[1] >= rows && mask->ne[2] > 0 &&
@@ -393,7 +392,7 @@ static tn_status check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns
             TN_E_SHAPE, "the mask must be [%lld, ≥%lld, …]", (long long)columns, (long long)rows);
     return TN_OK;
 }
-static tn_status check_sinks(tn_tensor *t, const tn_tensor *sinks, int64_t heads) {
+tn_status tn__check_sinks(tn_tensor *t, const tn_tensor *sinks, int64_t heads) {
     if (!sinks) return TN_OK;
     REQUIRE(sinks->type == TN_F32 && sinks->ne[0] == heads && tn_is_vector(sinks) && tn_is_contiguous(sinks),
             TN_E_SHAPE, "sinks must be f32[%lld]", (long long)heads);
@@ -402,8 +401,8 @@ static tn_status check_sinks(tn_tensor *t, const tn_tensor *sinks, int64_t heads
 static tn_status rule_soft_max(tn_tensor *t) {
     TN_TRY(check_rows_f32(t));
     const tn_tensor *x = t->src[0];
-    TN_TRY(check_mask(t, t->src[1], x->ne[0], x->ne[1], x->ne[2], x->ne[3]));
-    TN_TRY(check_sinks(t, t->src[2], x->ne[2]));
+    TN_TRY(tn__check_mask(t, t->src[1], x->ne[0], x->ne[1], x->ne[2], x->ne[3]));
+    TN_TRY(tn__check_sinks(t, t->src[2], x->ne[2]));
     REQUIRE(t->params.soft_max.max_bias <= 0 || t->src[1], TN_E_INVALID, "ALiBi needs a mask of distances");
     return TN_OK;
 }
@@ -468,44 +467,6 @@ static tn_status rule_out_prod(tn_tensor *t) {
             "outer dimensions of the first must divide the second's");
     t->type = TN_F32;
     has_shape(t, x->ne[0], y->ne[0], y->ne[2], y->ne[3]);
-    return TN_OK;
-}
-
-static bool has_cache_type(const tn_tensor *x) {
-    return is_f32_f16_bf16(x) || x->type == TN_FP8 || (tn_type_is_quantized(x->type) && tn_type_can_read(x->type));
-}
-static tn_status rule_attention(tn_tensor *t) {
-    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
-    const tn_tensor *q_pos = t->src[TN_ATTN_Q_POS], *pages = t->src[TN_ATTN_PAGES];
-    const tn_attention_params *p = &t->params.attention;
-    REQUIRE(q->type == TN_F32, TN_E_TYPE, "q must be f32");
-    REQUIRE(has_cache_type(k), TN_E_TYPE, "k cannot be read");
-    REQUIRE(has_cache_type(v), TN_E_TYPE, "v cannot be read");
-    REQUIRE(tn_is_contiguous_rows(q) && tn_is_contiguous_rows(k) && tn_is_contiguous_rows(v), TN_E_SHAPE,
-            "rows must be contiguous");
-    REQUIRE(q->ne[0] == k->ne[0], TN_E_SHAPE, "head sizes of q and k differ");
-    REQUIRE(k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3], TN_E_SHAPE,
-            "the shapes of k and v do not match");
-    REQUIRE(k->ne[1] > 0 && q->ne[1] % k->ne[1] == 0, TN_E_SHAPE,
-            "%lld query heads are not a multiple of %lld kv heads", (long long)q->ne[1], (long long)k->ne[1]);
-    REQUIRE(q->ne[3] == k->ne[3], TN_E_SHAPE, "batches differ");
-    REQUIRE(!q_pos == !pages, TN_E_INVALID, "q_pos and pages must be given together");
-    if (q_pos) {
-        REQUIRE(is_index(q_pos) && is_index(pages), TN_E_TYPE, "q_pos and pages must be i32");
-        REQUIRE(q_pos->ne[0] == 2 && q_pos->ne[1] == q->ne[2] && tn_is_matrix(q_pos) && tn_is_contiguous(q_pos),
-                TN_E_SHAPE, "q_pos must be [2,%lld]", (long long)q->ne[2]);
-        REQUIRE(pages->ne[0] == 4 && pages->ne[1] >= 1 && pages->ne[3] == 1 && tn_is_contiguous(pages), TN_E_SHAPE,
-                "pages must be [4,1+runs,sequences]");
-        REQUIRE(p->page > 0, TN_E_INVALID, "page must be positive, not %d", (int)p->page);
-        REQUIRE(!t->src[TN_ATTN_MASK], TN_E_INVALID, "there is no mask with page tables");
-        REQUIRE(q->ne[3] == 1, TN_E_SHAPE, "sequence memory has no batch dimension");
-    }
-    TN_TRY(check_mask(t, t->src[TN_ATTN_MASK], k->ne[2], q->ne[2], q->ne[1], q->ne[3]));
-    TN_TRY(check_sinks(t, t->src[TN_ATTN_SINKS], q->ne[1]));
-    REQUIRE(p->soft_cap >= 0 && p->max_bias >= 0 && p->window >= 0 && p->chunk >= 0, TN_E_INVALID,
-            "soft_cap, max_bias, window and chunk must not be negative");
-    t->type = TN_F32;
-    has_shape(t, v->ne[0], q->ne[1], q->ne[2], q->ne[3]);
     return TN_OK;
 }
 
@@ -680,7 +641,7 @@ const tn__shape_rule tn__shape_rules[TN_OP_COUNT] = {
     [TN_OP_POOL_1D] = rule_pool,
     [TN_OP_POOL_2D] = rule_pool,
     [TN_OP_UPSCALE] = rule_upscale,
-    [TN_OP_ATTENTION] = rule_attention,
+    [TN_OP_ATTENTION] = tn__rule_attention,
     [TN_OP_CAUSAL_CONV] = tn__rule_causal_conv,
     [TN_OP_LINEAR_ATTENTION] = tn__rule_linear_attention,
     [TN_OP_SELECTIVE_SCAN] = tn__rule_selective_scan,

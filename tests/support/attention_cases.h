@@ -76,12 +76,16 @@ typedef struct attention_case {
     int runs;      /* room of a page table */
     bool tidy;     /* whole pages in order of position, of which the last is open */
     bool mask, mask_f16, mask_per_head, sinks;
+    bool latent;    /* values are the first part of the keys */
+    int n_selected; /* 0: all positions */
+    int buckets;    /* 0: no table of biases */
 } attention_case;
 
 /* The operands of a case, and its keys and values as floats. */
 typedef struct attention_data {
-    float *q, *k32, *v32, *mask, *sinks;
+    float *q, *k32, *v32, *mask, *sinks, *biases;
     unsigned char *k, *v;
+    int32_t *selected;
     uint16_t *mask16;
     int32_t *q_pos;
     tn_page_run *pages;
@@ -179,9 +183,16 @@ static attention_data random_attention_data(rng *r, const attention_case *c) {
     for (size_t i = 0; i < rows; i++) {
         random_weights(r, c->k_type, c->head_k, d.k + i * d.k_row);
         random_weights(r, c->v_type, c->head_v, d.v + i * d.v_row);
+        if (c->latent) memcpy(d.v + i * d.v_row, d.k + i * d.k_row, d.v_row); /* one kv head */
         generic->to_f32[c->k_type](d.k + i * d.k_row, d.k32 + i * (size_t)c->head_k, c->head_k);
         generic->to_f32[c->v_type](d.v + i * d.v_row, d.v32 + i * (size_t)c->head_v, c->head_v);
     }
+    d.selected = malloc((size_t)(c->n_selected * c->tokens) * sizeof *d.selected);
+    const int block = c->params.select_block > 1 ? c->params.select_block : 1, entries = c->cells / block + 2;
+    for (int i = 0; i < c->n_selected * c->tokens; i++) d.selected[i] = (int)rng_below(r, (uint32_t)entries + 1) - 1;
+    if (c->n_selected > 2) d.selected[0] = INT32_MAX, d.selected[1] = INT32_MIN;
+    d.biases = malloc((size_t)(c->buckets * c->heads) * sizeof *d.biases);
+    for (int i = 0; i < c->buckets * c->heads; i++) d.biases[i] = rng_normal(r);
     for (size_t i = 0; i < masks; i++) {
         d.mask[i] = rng_below(r, 5) == 0 ? -INFINITY : (float)rng_unit(r);
         d.mask16[i] = tn__f32_to_f16(d.mask[i]);
@@ -194,7 +205,7 @@ static attention_data random_attention_data(rng *r, const attention_case *c) {
 
 static void free_attention_data(attention_data *d) {
     free(d->q), free(d->k), free(d->v), free(d->k32), free(d->v32), free(d->mask), free(d->mask16), free(d->sinks);
-    free(d->q_pos), free(d->pages);
+    free(d->q_pos), free(d->pages), free(d->selected), free(d->biases);
 }
 
 static tn__attention_job attention_job(const attention_case *c, const attention_data *d, float *out) {
@@ -233,9 +244,36 @@ static tn__attention_job attention_job(const attention_case *c, const attention_
         job.mask_head = c->mask_per_head ? job.mask_token * (size_t)c->tokens : 0;
     }
     if (c->sinks) job.sinks = d->sinks;
+    if (c->latent) {
+        job.v = d->k;
+        job.v_head = job.k_head;
+        job.v_cell = job.k_cell;
+    }
+    if (c->n_selected) {
+        job.selects = true;
+        job.selected = d->selected;
+        job.n_selected = c->n_selected;
+    }
+    if (c->buckets) {
+        tn_tensor table = {.ne = {c->heads, c->buckets, 1, 1}}, node = {.params.attention = c->params};
+        node.src[TN_ATTN_BIAS_TABLE] = &table;
+        job.biased = true;
+        job.biases = d->biases;
+        job.buckets = tn__bias_buckets_of(&node);
+    }
     return job;
 }
 
+/* As in T5. */
+static int reference_bucket(const attention_case *c, int distance) {
+    const int n = c->params.bias_bidirectional ? c->buckets / 2 : c->buckets, exact = n / 2;
+    const int first = c->params.bias_bidirectional && distance > 0 ? n : 0;
+    const int away = distance < 0 ? -distance : c->params.bias_bidirectional ? distance : 0;
+    if (away < exact) return first + away;
+    const double reach = log((double)away / exact) / log((double)c->params.bias_distance / exact);
+    const int bucket = exact + (int)(reach * (n - exact) + 1e-9);
+    return first + (bucket < n ? bucket : n - 1);
+}
 /* The score of a listed cell in float64; -infinity if it is not visible. */
 static double reference_score(const attention_case *c, const attention_data *d, int t, int h, listed_cell of) {
     const int kv = h / (c->heads / c->kv_heads), i = of.cell, kp = of.position;
@@ -243,7 +281,17 @@ static double reference_score(const attention_case *c, const attention_data *d, 
     bool sees = true;
     if (c->params.causal) sees = sees && kp <= position;
     if (c->params.window) sees = sees && position - kp < c->params.window;
+    if (c->params.window_after) sees = sees && kp - position < c->params.window_after;
     if (c->params.chunk) sees = sees && kp / c->params.chunk == position / c->params.chunk;
+    if (c->n_selected) {
+        const int64_t block = c->params.select_block > 1 ? c->params.select_block : 1;
+        bool found = false;
+        for (int e = 0; e < c->n_selected; e++) {
+            const int64_t first = d->selected[t * c->n_selected + e] * block;
+            found = found || (first >= 0 && kp >= first && kp < first + block);
+        }
+        sees = sees && found;
+    }
     double s = 0;
     const float *kr = d->k32 + (size_t)(i * c->kv_heads + kv) * (size_t)c->head_k;
     for (int e = 0; e < c->head_k; e++) s += (double)d->q[(t * c->heads + h) * c->head_k + e] * kr[e];
@@ -256,6 +304,7 @@ static double reference_score(const attention_case *c, const attention_data *d, 
                                  : exp2(-c->params.max_bias / 2 / power * (2 * (h - power) + 1));
         s -= slope * abs(position - kp);
     }
+    if (c->buckets) s += d->biases[reference_bucket(c, kp - position) * c->heads + h];
     if (c->mask) s += d->mask[((c->mask_per_head ? h * c->tokens : 0) + t) * c->cells + i];
     return sees ? s : -INFINITY;
 }
@@ -407,6 +456,49 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
     free_attention_data(&d);
 }
 
+/* Windows to both sides, selected positions, biases. */
+static void random_extras(rng *r, attention_case *c) {
+    if (rng_below(r, 5) == 0) c->params.window_after = 1 + (int32_t)rng_below(r, 60);
+    if (rng_below(r, 4) == 0) {
+        c->n_selected = 1 + (int)rng_below(r, (uint32_t)c->cells);
+        c->params.select_block = (int32_t)(rng_below(r, 2) ? rng_below(r, 2) : 2 + rng_below(r, 30));
+    }
+    if (rng_below(r, 5) == 0) {
+        c->buckets = 4 + (int)rng_below(r, 60);
+        c->params.bias_distance = c->buckets / 2 + 1 + (int32_t)rng_below(r, 120);
+        c->params.bias_bidirectional = (int32_t)rng_below(r, 2);
+    }
+}
+/* Head sizes of models with large or unequal heads; latent attention with values inside the keys. */
+static void check_large_heads(const tn__cpu_kernels *table, rng *r) {
+    static const int sizes[][2] = {{576, 512}, {320, 256}, {192, 160}, {96, 64},   {512, 512},
+                                   {256, 256}, {192, 128}, {80, 80},   {112, 112}, {96, 96}};
+    static const tn_type types[] = {TN_F16, TN_Q8_0, TN_F32, TN_BF16, TN_Q4_0};
+    enum { SIZES = sizeof sizes / sizeof *sizes, LATENT = 4 };
+    for (int round = 0; round < effort(2 * SIZES); round++) {
+        const int at = round % SIZES;
+        attention_case c = {.head_k = sizes[at][0], .head_v = sizes[at][1], .kv_heads = 1, .stretch = 1};
+        c.k_type = c.v_type = types[rng_below(r, sizes[at][0] % 32 || sizes[at][1] % 32 ? 1 : 5)];
+        c.latent = at < LATENT;
+        if (!c.latent) c.kv_heads = 1 + (int)rng_below(r, 2);
+        c.heads = c.kv_heads * (c.latent ? (round % 2 ? 16 : 40) : 1 + (int)rng_below(r, 4));
+        c.tokens = rng_below(r, 2) ? 1 : 1 + (int)rng_below(r, 12);
+        c.cells = c.tokens + (int)rng_below(r, 300) + (round % 7 == 0 ? 600 : 0);
+        c.params.scale = 1 / sqrtf((float)c.head_k);
+        c.params.causal = (int32_t)rng_below(r, 2);
+        if (rng_below(r, 4) == 0) c.params.chunk = 1 + (int32_t)rng_below(r, 60);
+        if (rng_below(r, 3)) {
+            c.sequences = 1 + (int)rng_below(r, 3);
+            c.params.page = 64;
+            c.tidy = rng_below(r, 2);
+            c.runs = (c.cells + c.params.page - 1) / c.params.page;
+        }
+        c.sinks = rng_below(r, 2);
+        random_extras(r, &c);
+        check_attention(table, r, &c);
+    }
+}
+
 static inline void check_attentions(const tn__cpu_kernels *table) {
     rng r = {50};
     static const tn_type kv_types[] = {TN_F16, TN_F32, TN_BF16, TN_Q8_0, TN_Q4_0};
@@ -439,8 +531,10 @@ static inline void check_attentions(const tn__cpu_kernels *table) {
         c.mask_f16 = rng_below(&r, 2);
         c.mask_per_head = rng_below(&r, 2);
         c.sinks = rng_below(&r, 4) == 0;
+        random_extras(&r, &c);
         check_attention(table, &r, &c);
     }
+    check_large_heads(table, &r);
     /* More cells than the splits of usual length hold, in one sequence of several. */
     for (int round = 0; round < effort(3); round++) {
         attention_case c = {.head_k = 32, .head_v = 32, .heads = 4, .kv_heads = 2, .cells = 16500 + 200 * round};

@@ -490,15 +490,32 @@ static tn_attention_params attention_params(int64_t head, int64_t cells, rng *r)
     if (chance(r, 20)) p.max_bias = 8;
     if (chance(r, 25)) p.window = (int32_t)pick_int(r, 1, cells);
     if (chance(r, 15)) p.chunk = (int32_t)pick_int(r, 1, cells);
+    if (chance(r, 15)) p.window_after = (int32_t)pick_int(r, 1, cells);
     return p;
+}
+
+/* Selected positions and tables of biases. Some entries are unused, repeated or beyond the last cell. */
+static void random_extras(tn_arena *a, tn_attention_sources *s, tn_attention_params *p, rng *r) {
+    const int64_t tokens = s->q->ne[2], cells = s->k->ne[2];
+    if (s->q->ne[3] == 1 && chance(r, 25)) {
+        p->select_block = (int32_t)(chance(r, 50) ? pick_int(r, 0, 1) : pick_int(r, 2, 40));
+        const int64_t n = pick_int(r, 1, cells), block = p->select_block > 1 ? p->select_block : 1;
+        s->selected = integer_tensor(a, TN_I32, (int64_t[]){n, tokens, 1, 1}, -1, cells / block + 1, r);
+    }
+    if (chance(r, 15)) {
+        const int64_t buckets = pick_int(r, 4, 64);
+        s->bias_table = dense_tensor(a, TN_F32, (int64_t[]){s->q->ne[1], buckets, 1, 1}, 1, r);
+        p->bias_distance = (int32_t)(buckets / 2 + pick_int(r, 1, 200));
+        p->bias_bidirectional = chance(r, 50);
+    }
 }
 
 static tn_tensor *attention_case(tn_arena *a, rng *r) {
     static const tn_type cache_types[] = {TN_F32,  TN_F16,  TN_F16,  TN_BF16, TN_FP8,
                                           TN_Q8_0, TN_Q5_1, TN_Q5_0, TN_Q4_1, TN_Q4_0};
-    static const int64_t heads[] = {32, 64, 80, 96, 128, 256, 4, 40};
+    static const int64_t heads[] = {32, 64, 80, 96, 128, 256, 4, 40, 512};
     tn_type kt = cache_types[rng_below(r, 10)], vt = chance(r, 70) ? kt : cache_types[rng_below(r, 10)];
-    int64_t dk = heads[rng_below(r, 8)], dv = chance(r, 80) ? dk : heads[rng_below(r, 8)];
+    int64_t dk = heads[rng_below(r, 9)], dv = chance(r, 80) ? dk : heads[rng_below(r, 9)];
     if (tn_type_is_quantized(kt)) dk = 32 * pick_int(r, 1, 4);
     if (tn_type_is_quantized(vt)) dv = 32 * pick_int(r, 1, 4);
     int64_t kv = pick_int(r, 1, 3), group = pick_int(r, 1, 4), tokens = chance(r, 40) ? 1 : pick_int(r, 1, 40);
@@ -517,6 +534,30 @@ static tn_tensor *attention_case(tn_arena *a, rng *r) {
         s.mask = tensor_of_rows(a, chance(r, 50) ? TN_F32 : TN_F16, m, 1, r);
     }
     if (chance(r, 20)) s.sinks = dense_tensor(a, TN_F32, (int64_t[]){kv * group, 1, 1, 1}, 1, r);
+    random_extras(a, &s, &p, r);
+    return tn_attention(a, &s, &p);
+}
+
+/* Latent attention: many query heads, one key/value head, values are the first part of the keys. */
+tn_tensor *latent_case(tn_arena *a, int i, rng *r) {
+    static const int64_t sizes[][2] = {{576, 512}, {320, 256}, {192, 160}, {96, 64}};
+    static const tn_type types[] = {TN_F16, TN_BF16, TN_F32, TN_Q8_0, TN_Q4_0, TN_FP8, TN_Q5_1};
+    static const int64_t heads[] = {16, 128, 5, 20};
+    enum { SIZES = 4, TYPES = 7 };
+    if (i >= 3 * SIZES * TYPES) return NULL;
+    const int64_t dk = sizes[i % SIZES][0], dv = sizes[i % SIZES][1], n_heads = heads[(i + i / SIZES) % 4];
+    const int64_t tokens = i / SIZES / TYPES == 0   ? 1
+                           : i / SIZES / TYPES == 1 ? pick_int(r, 2, 6)
+                                                    : pick_int(r, 7, 24);
+    const int64_t cells = pick_int(r, tokens, chance(r, 20) ? 700 : 150);
+    tn_attention_sources s = {0};
+    s.q = dense_tensor(a, TN_F32, (int64_t[]){dk, n_heads, tokens, 1}, 1, r);
+    s.k = dense_tensor(a, types[i / SIZES % TYPES], (int64_t[]){dk, 1, cells, 1}, 1, r);
+    s.v = tn_view(a, s.k, 3, (int64_t[]){dv, 1, cells}, s.k->nb, 0);
+    tn_attention_params p = attention_params(dk, cells, r);
+    if (chance(r, 70)) p.page = random_pages(a, &s, tokens, cells, r);
+    if (chance(r, 25)) s.sinks = dense_tensor(a, TN_F32, (int64_t[]){n_heads, 1, 1, 1}, 1, r);
+    random_extras(a, &s, &p, r);
     return tn_attention(a, &s, &p);
 }
 
@@ -555,6 +596,7 @@ tn_tensor *cache_case(tn_arena *a, int i, rng *r) {
     tn_attention_params p = attention_params(dk, cells, r);
     if (chance(r, 80)) p.page = random_pages(a, &s, tokens, cells, r);
     if (chance(r, 25)) s.sinks = dense_tensor(a, TN_F32, (int64_t[]){kv * group, 1, 1, 1}, 1, r);
+    random_extras(a, &s, &p, r);
     return tn_attention(a, &s, &p);
 }
 

@@ -273,6 +273,31 @@ static int64_t list_cells(const tn_tensor *node, int64_t sequence, listed_cell *
     return n;
 }
 
+/* The score of a cell that a T5 model adds for its position relative to the query's. */
+static double relative_bias(const tn_tensor *node, int64_t distance, int64_t head) {
+    const tn_tensor *table = node->src[TN_ATTN_BIAS_TABLE];
+    const tn_attention_params *p = &node->params.attention;
+    const int64_t n = table->ne[1] / (p->bias_bidirectional ? 2 : 1), exact = n / 2;
+    const int64_t away = p->bias_bidirectional ? llabs(distance) : distance < 0 ? -distance : 0;
+    const int64_t first = p->bias_bidirectional && distance > 0 ? n : 0;
+    int64_t bucket = away;
+    if (away >= exact) {
+        const double reach = log((double)away / (double)exact) / log((double)p->bias_distance / (double)exact);
+        bucket = exact + (int64_t)(reach * (double)(n - exact) + 1e-9);
+    }
+    if (bucket > n - 1) bucket = n - 1;
+    return ((const float *)table->data)[(first + bucket) * table->ne[0] + head];
+}
+static bool is_selected(const tn_tensor *node, int64_t token, int64_t position) {
+    const tn_tensor *selected = node->src[TN_ATTN_SELECTED];
+    const int64_t block = node->params.attention.select_block > 1 ? node->params.attention.select_block : 1;
+    for (int64_t i = 0; i < selected->ne[0]; i++) {
+        const int64_t first = ((const int32_t *)selected->data)[token * selected->ne[0] + i] * block;
+        if (first >= 0 && position >= first && position < first + block) return true;
+    }
+    return false;
+}
+
 static void attention(const tn_tensor *node, double *out, double *scale) {
     array q = load(node->src[TN_ATTN_Q]), k = load(node->src[TN_ATTN_K]), v = load(node->src[TN_ATTN_V]);
     array q_pos = load(node->src[TN_ATTN_Q_POS]);
@@ -295,12 +320,15 @@ static void attention(const tn_tensor *node, double *out, double *scale) {
             score[j] = -INFINITY;
             if (p->causal && cell > own) continue;
             if (p->window && own - cell >= p->window) continue;
+            if (p->window_after && cell - own >= p->window_after) continue;
             if (p->chunk && cell / p->chunk != own / p->chunk) continue;
+            if (node->src[TN_ATTN_SELECTED] && !is_selected(node, i2, cell)) continue;
             double s = 0;
             for (int64_t i = 0; i < q.n0; i++) s += at(&q, i, i1, i2, i3) * at(&k, i, kv, c, i3);
             s *= p->scale;
             if (p->soft_cap > 0) s = p->soft_cap * tanh(s / p->soft_cap);
             if (p->max_bias > 0) s -= alibi(i1, q.n1, p->max_bias) * fabs((double)(own - cell));
+            if (node->src[TN_ATTN_BIAS_TABLE]) s += relative_bias(node, cell - own, i1);
             if (mask.t) s += at(&mask, c, i2, i1 % mask.n2, i3 % mask.n3);
             score[j] = s;
             if (s > most || isnan(s)) most = s;

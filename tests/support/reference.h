@@ -23,6 +23,8 @@ double *reference_state(const tn_tensor *node);
 tn_tensor *random_case(tn_arena *arena, tn_op op, rng *r, bool wild);
 /* Case i of a list of attention over head sizes, cache types, and few and many tokens. NULL after the last. */
 tn_tensor *cache_case(tn_arena *arena, int i, rng *r);
+/* The same for latent attention, where the values are a view of the keys. */
+tn_tensor *latent_case(tn_arena *arena, int i, rng *r);
 
 /* A random table for recurrent ops: interleaved sequences, branches, stored states, padding; with `hostile` also
  * entries that do not belong into a table. */

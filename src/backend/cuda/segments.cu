@@ -43,7 +43,10 @@ static double node_ns(const device_rates &rates, const tn_tensor *t) {
     } else if (t->op == TN_OP_ATTENTION) {
         const tn_tensor *k = t->src[TN_ATTN_K];
         // How many of the cache's cells are visible is not known yet. Few prompts fill a long one.
-        operations = 4.0 * (double)tn_nelements(t) * (double)std::min<int64_t>(k->ne[2], 32768);
+        int64_t cells = std::min<int64_t>(k->ne[2], 32768);
+        if (const tn_tensor *selected = t->src[TN_ATTN_SELECTED])
+            cells = std::min<int64_t>(cells, selected->ne[0] * std::max(1, t->params.attention.select_block));
+        operations = 4.0 * (double)tn_nelements(t) * (double)cells;
         bytes += 2.0 * (double)tn_nbytes(k);
         rate = rates.tensor / 2;
     } else {

@@ -150,8 +150,7 @@ static void nan_and_infinity_propagate(void **state) {
 }
 
 /* On the highest level of the machine; every other case unless TENON_LONG is set. */
-static void attention_agrees_over_every_cache(void **state) {
-    (void)state;
+static void run_attention_list(tn_tensor *(*case_of)(tn_arena *, int, rng *)) {
     if (!asked_for(TN_OP_ATTENTION)) skip();
     for (int i = 0; i < N_COUNTS; i++) ((tn__cpu_stream *)streams[i]->impl)->kernels = tn__cpu_kernels_get();
     tn_tensor *node = NULL;
@@ -160,12 +159,20 @@ static void attention_agrees_over_every_cache(void **state) {
         rng r = {first_seed() * 1000003 + (uint64_t)i};
         tn_arena *arena;
         assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &arena));
-        node = cache_case(arena, i, &r);
+        node = case_of(arena, i, &r);
         assert_ok(tn_arena_status(arena));
         if (node) check_one(node, "best");
         i += long_run() ? 1 : 2;
         tn_arena_free(arena);
     } while (node);
+}
+static void attention_agrees_over_every_cache(void **state) {
+    (void)state;
+    run_attention_list(cache_case);
+}
+static void latent_attention_agrees(void **state) {
+    (void)state;
+    run_attention_list(latent_case);
 }
 
 static void repacked_weights_keep_their_bytes(void **state) {
@@ -212,9 +219,8 @@ static void repacked_weights_keep_their_bytes(void **state) {
 int main(void) {
     unsetenv("TENON_CPU"); /* all levels are tested, and weights are repacked for the best */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_agrees_with_the_reference),
-        cmocka_unit_test(nan_and_infinity_propagate),
-        cmocka_unit_test(attention_agrees_over_every_cache),
+        cmocka_unit_test(every_op_agrees_with_the_reference), cmocka_unit_test(nan_and_infinity_propagate),
+        cmocka_unit_test(attention_agrees_over_every_cache),  cmocka_unit_test(latent_attention_agrees),
         cmocka_unit_test(repacked_weights_keep_their_bytes),
     };
     return cmocka_run_group_tests(tests, make_streams, free_streams);

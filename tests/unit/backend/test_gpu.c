@@ -100,9 +100,7 @@ static void experts_of_every_type_agree_with_the_reference(void **state) {
     tn_stream_free(stream);
 }
 
-static void attention_agrees_over_every_cache(void **state) {
-    (void)state;
-    NEED_GPU();
+static void run_attention_list(tn_tensor *(*case_of)(tn_arena *, int, rng *)) {
     tn_stream *stream;
     assert_ok(tn_stream_new(gpu, NULL, &stream));
     case_slack = 8;
@@ -113,7 +111,7 @@ static void attention_agrees_over_every_cache(void **state) {
             rng r = {(uint64_t)(round * 1000 + i)};
             tn_arena *arena;
             assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &arena));
-            node = cache_case(arena, i++, &r);
+            node = case_of(arena, i++, &r);
             assert_ok(tn_arena_status(arena));
             void *bytes = node ? run_case(stream, node, -1) : NULL;
             if (node && !bytes) fail_msg("%s: not supported", describe_case(node));
@@ -123,6 +121,16 @@ static void attention_agrees_over_every_cache(void **state) {
         } while (node);
     }
     tn_stream_free(stream);
+}
+static void attention_agrees_over_every_cache(void **state) {
+    (void)state;
+    NEED_GPU();
+    run_attention_list(cache_case);
+}
+static void latent_attention_agrees(void **state) {
+    (void)state;
+    NEED_GPU();
+    run_attention_list(latent_case);
 }
 
 /* A feed-forward layer of experts, from the MoE router to the residual sum: nodes that devices fuse where they can.
@@ -511,6 +519,7 @@ int main(void) {
         cmocka_unit_test(every_supported_op_agrees_with_the_reference),
         cmocka_unit_test(experts_of_every_type_agree_with_the_reference),
         cmocka_unit_test(attention_agrees_over_every_cache),
+        cmocka_unit_test(latent_attention_agrees),
         cmocka_unit_test(layers_of_experts_agree_with_the_cpu),
         cmocka_unit_test(models_agree_with_the_golden_logits),
         cmocka_unit_test(prompts_copy_the_hosts_weights_once),

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "tenon/tensor.h"
+#include "tensor/attention_bias.h"
 
 /* ---- Levels ---- */
 
@@ -106,15 +107,23 @@ typedef struct tn__attention_job {
     size_t out_head, out_token;
     bool paged;
     bool repeatable;          /* a query's bits depend on its cells and their positions alone: TN_FLAG_REPEATABLE */
-    const int32_t *q_pos;     /* [2, tokens]; NULL if not paged: cells - tokens + index */
+    const int32_t *q_pos;     /* [2, tokens]; NULL if not paged: cells - tokens - later + index */
+    int64_t later;            /* tokens after those of this job, where it is a part of another */
     const tn_page_run *pages; /* [sequences][1 + runs]; the first entry's `cell` is the number of runs */
     int64_t runs, sequences;
     const void *mask; /* f32, or f16 when mask_f16; NULL: none */
     bool mask_f16;
     size_t mask_token, mask_head; /* mask_head 0: one mask for all heads */
     const float *sinks;           /* [heads] or NULL */
+    const int32_t *selected;      /* [tokens][n_selected] or NULL: blocks of positions, negative if unused */
+    int64_t n_selected;           /* 0 without selected positions */
+    bool selects;                 /* only selected positions are visible */
+    const float *biases;          /* [buckets][heads] or NULL */
+    bool biased;                  /* scores have biases */
+    tn__bias_buckets buckets;     /* if biased */
     tn_attention_params params;
     void *scratch;
+    int32_t *sorted; /* vector kernels: the thread's room for the entries of one query */
 } tn__attention_job;
 
 /* ---- Recurrent layers ---- */
@@ -197,7 +206,8 @@ typedef struct tn__cpu_kernels {
     void (*attention)(const tn__attention_job *job, int ith, int nth);
     void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
 
-    /* Recurrent layers. conv_weights turns w[n][width] into [width][n]. The convolution of one token: rows[0] is the oldest of `width` rows of n channels. */
+    /* Recurrent layers. conv_weights turns w[n][width] into [width][n]. The convolution of one token: rows[0] is the
+     * oldest of `width` rows of n channels. */
     void (*conv_weights)(int64_t n, int64_t width, const float *w, float *to);
     void (*conv_token)(const tn__conv_job *job, const float *const *rows, float *out);
     void (*linear_attention)(const tn__linear_job *job);

@@ -14,7 +14,7 @@ typedef struct tn__query {
 
 static inline tn__query tn__query_of(const tn__attention_job *job, int64_t token) {
     if (job->q_pos) return (tn__query){job->q_pos[2 * token], job->q_pos[2 * token + 1]};
-    return (tn__query){job->cells - job->tokens + token, 0};
+    return (tn__query){job->cells - job->tokens - job->later + token, 0};
 }
 /* The runs of a query's sequence in the page table. */
 static inline const tn_page_run *tn__runs_of(const tn__attention_job *job, tn__query q, int64_t *n) {
@@ -37,7 +37,30 @@ static inline bool tn__sees_position(const tn__attention_job *job, tn__query q, 
     const tn_attention_params *p = &job->params;
     if (p->causal && position > q.position) return false;
     if (p->window > 0 && q.position - position >= p->window) return false;
+    if (p->window_after > 0 && position - q.position >= p->window_after) return false;
     return !(p->chunk > 0 && position / p->chunk != q.position / p->chunk);
+}
+
+/* Positions of an entry of `selected`. */
+static inline int32_t tn__select_block(const tn__attention_job *job) {
+    return job->params.select_block > 1 ? job->params.select_block : 1;
+}
+static inline bool tn__selects_position(const tn__attention_job *job, int64_t token, int64_t position) {
+    if (!job->selects) return true;
+    const int32_t *entries = job->selected + token * job->n_selected;
+    for (int64_t i = 0; i < job->n_selected; i++)
+        if (entries[i] >= 0 && entries[i] == position / tn__select_block(job)) return true;
+    return false;
+}
+
+/* The bucket of a cell's position relative to the query's. */
+static inline int32_t tn__bias_bucket(const tn__bias_buckets *b, int64_t distance) {
+    const int64_t away = distance < 0 ? -distance : b->later ? distance : 0;
+    int32_t bucket = distance > 0 ? b->later : 0;
+    if (away < b->exact) return bucket + (int32_t)away;
+    bucket += b->exact;
+    for (int32_t i = 0; i < b->n_starts; i++) bucket += away >= b->starts[i];
+    return bucket;
 }
 
 /* ALiBi: heads below the largest power of two use powers of one base, the rest odd powers of its root. */

@@ -6,6 +6,7 @@ static tn__attention_job attention_job_for(const tn_tensor *node, int64_t batch)
     const tn_tensor *q = node->src[TN_ATTN_Q], *k = node->src[TN_ATTN_K], *v = node->src[TN_ATTN_V];
     const tn_tensor *q_pos = node->src[TN_ATTN_Q_POS], *pages = node->src[TN_ATTN_PAGES];
     const tn_tensor *mask = node->src[TN_ATTN_MASK], *sinks = node->src[TN_ATTN_SINKS];
+    const tn_tensor *selected = node->src[TN_ATTN_SELECTED], *biases = node->src[TN_ATTN_BIAS_TABLE];
     tn__attention_job job = {
         .head_k = k->ne[0],
         .head_v = v->ne[0],
@@ -44,6 +45,16 @@ static tn__attention_job attention_job_for(const tn_tensor *node, int64_t batch)
         job.mask_head = mask->ne[2] > 1 ? mask->nb[2] : 0;
     }
     if (sinks) job.sinks = sinks->data;
+    if (selected) {
+        job.selects = true;
+        job.selected = selected->data;
+        job.n_selected = selected->ne[0];
+    }
+    if (biases) {
+        job.biased = true;
+        job.biases = biases->data;
+        job.buckets = tn__bias_buckets_of(node);
+    }
     return job;
 }
 
@@ -71,7 +82,10 @@ int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, 
 double tn__cost_attention(const tn_tensor *node) {
     const tn_tensor *pages = node->src[TN_ATTN_PAGES];
     double cells = (double)node->src[TN_ATTN_K]->ne[2];
+    const tn_tensor *selected = node->src[TN_ATTN_SELECTED];
     if (pages) cells = TN__MIN(cells, (double)(pages->ne[1] - 1) * (double)node->params.attention.page);
+    if (selected)
+        cells = TN__MIN(cells, (double)selected->ne[0] * (double)TN__MAX(1, node->params.attention.select_block));
     return (double)tn_nrows(node) * cells * (double)node->ne[0] * 0.1;
 }
 

@@ -89,12 +89,16 @@ struct visible_positions {
 };
 enum { LAST_POSITION = 0x7fffffff };
 __device__ static visible_positions visible_without_chunks(const attention_job &j, attention_query q) {
+    // The persistent decode kernel supports neither chunks nor windows to both sides.
     if (q.seq < 0) return {LAST_POSITION, -1};
     return {j.p.window && q.position >= j.p.window ? q.position - j.p.window + 1 : 0,
             j.p.causal ? q.position : (int)LAST_POSITION};
 }
 __device__ static visible_positions visible_to(const attention_job &j, attention_query q) {
     visible_positions sees = visible_without_chunks(j, q);
+    if (j.p.window_after)
+        sees.high = min(sees.high, q.position > LAST_POSITION - j.p.window_after ? LAST_POSITION
+                                                                                 : q.position + j.p.window_after - 1);
     if (j.p.chunk) {
         int start = q.position / j.p.chunk * j.p.chunk;
         sees.low = max(sees.low, start);
@@ -259,11 +263,19 @@ tn_status compile_decode(const compilation &c, const tn_tensor *t, const decode_
 bool prefill_supports(const device_description &device, const tn_tensor *t);
 tn_status compile_prefill(const compilation &c, const tn_tensor *t);
 
-// Whether the decode and prefill kernels can read the cache and the page table. They read row 0 instead of invisible
-// cells.
-static inline bool cache_is_fast(const tn_tensor *t) {
+// ---- Large heads (attention_latent.cu) ----
+
+bool latent_supports(const device_description &device, const tn_tensor *t);
+size_t latent_scratch(const device_description &device, const tn_tensor *t);
+tn_status compile_latent(const compilation &c, const tn_tensor *t);
+
+// Whether kernels for heads of up to this size can read the cache and the page table. They read row 0 instead of
+// invisible cells. Tables of biases need the general kernel.
+static inline bool cache_is_fast(const tn_tensor *t, int64_t size_k = 256, int64_t size_v = 256,
+                                 bool selects = false) {
     const tn_tensor *pages = t->src[TN_ATTN_PAGES];
-    return cache_is_readable(t->src[TN_ATTN_K]) && cache_is_readable(t->src[TN_ATTN_V]) &&
+    if ((t->src[TN_ATTN_SELECTED] && !selects) || t->src[TN_ATTN_BIAS_TABLE]) return false;
+    return cache_is_readable(t->src[TN_ATTN_K], size_k) && cache_is_readable(t->src[TN_ATTN_V], size_v) &&
            t->src[TN_ATTN_Q]->ne[3] == 1 && t->src[TN_ATTN_K]->ne[2] > 0 && !(pages && (uintptr_t)pages->data % 16);
 }
 

@@ -180,9 +180,9 @@ static inline unsigned cache_alignment(int type) {
 }
 static inline bool is_cache_type(int type) { return cache_alignment(type) != 0; }
 
-// Whether these readers support its type and alignment, and heads have at most 256 elements in multiples of eight.
-static inline bool cache_is_readable(const tn_tensor *t) {
-    if (t->ne[0] % 8 || t->ne[0] < 8 || t->ne[0] > 256 || !is_cache_type(t->type)) return false;
+// Whether these readers support its type and alignment, and heads have at most `most` elements in multiples of eight.
+static inline bool cache_is_readable(const tn_tensor *t, int64_t most) {
+    if (t->ne[0] % 8 || t->ne[0] < 8 || t->ne[0] > most || !is_cache_type(t->type)) return false;
     uint64_t alignment = (uint64_t)(uintptr_t)t->data | (uint64_t)t->nb[1] | (uint64_t)t->nb[2];
     return alignment % cache_alignment(t->type) == 0;
 }

@@ -32,7 +32,9 @@ enum {
     TILED_HIDDEN = -127,                 /* a bounded score that represents a weight of zero */
 };
 
-static bool att_is_tiled(const tn__attention_job *job) { return job->k_type != TN_F32 && job->v_type != TN_F32; }
+static bool att_is_tiled(const tn__attention_job *job) {
+    return job->k_type != TN_F32 && job->v_type != TN_F32 && !job->biased;
+}
 
 /* Rows of a piece, given the total number. More rows share the conversion of keys and values; fewer give enough
  * pieces for many threads. */

@@ -43,6 +43,8 @@ static void attend_cell(const tn__attention_job *job, attend_state *s, int64_t c
     float score = p->scale * (float)dot;
     if (p->soft_cap > 0) score = p->soft_cap * tanhf(score / p->soft_cap);
     if (s->slope > 0) score -= s->slope * fabsf((float)(s->query.position - position));
+    if (job->biased)
+        score += job->biases[tn__bias_bucket(&job->buckets, position - s->query.position) * job->heads + s->head];
     score += tn__mask_value(job, s->head, s->token, cell);
     if (score == -INFINITY) return;
     attend_raise(job, s, score);
@@ -71,12 +73,14 @@ static void attend(const tn__attention_job *job, int64_t head, int64_t token, fl
             if (!tn__run_is_valid(job, run)) continue;
             for (int32_t o = 0; o < run->count; o++) {
                 const int64_t position = tn__position_in_run(run, o);
-                if (tn__sees_position(job, s.query, position)) attend_cell(job, &s, run->cell + o, position);
+                if (tn__sees_position(job, s.query, position) && tn__selects_position(job, token, position))
+                    attend_cell(job, &s, run->cell + o, position);
             }
         }
     } else {
         for (int64_t cell = 0; cell < job->cells; cell++)
-            if (tn__sees_position(job, s.query, cell)) attend_cell(job, &s, cell, cell);
+            if (tn__sees_position(job, s.query, cell) && tn__selects_position(job, token, cell))
+                attend_cell(job, &s, cell, cell);
     }
     const bool empty = s.total == 0;
     if (job->sinks && !empty) {

@@ -24,14 +24,24 @@ enum {
     ATT_SPLITS = 32,
     ATT_FIXED_SPLIT = 1024, /* the same in repeatable jobs, by the size of the cache */
     ATT_FIXED_SPLITS = 64,
+    ATT_WIDE = 128, /* rows where more than ATT_FEW heads share a kv head: attention_wide.h; splits likewise */
+    ATT_WIDE_SPLIT = 128,
+    ATT_WIDE_SPLITS = 16,
     ATT_STEP = 16,  /* cells computed at a time when there are few queries; a multiple of every VL */
     ATT_LIST = 256, /* the most and the least cells of a list that few queries process together */
     ATT_LIST_LEAST = 64,
 };
 
-/* Cells of a split of a group that sees `cells`. In repeatable jobs all splits have the same length. */
+/* Many heads share a kv head, so that even one token has many query rows. */
+static bool att_is_wide(const tn__attention_job *job) {
+    const int64_t share = job->heads / job->kv_heads;
+    return share > ATT_FEW && share <= ATT_WIDE && !job->repeatable;
+}
+/* Cells of a split of a group that sees `cells`. In repeatable jobs all splits have the same length. Wide groups have
+ * fewer splits, because their sums take more memory. */
 static int64_t att_split_cells(const tn__attention_job *job, int64_t cells) {
     int64_t each = ATT_SPLIT, most = ATT_SPLITS;
+    if (att_is_wide(job)) each = ATT_WIDE_SPLIT, most = ATT_WIDE_SPLITS;
     if (job->repeatable) each = ATT_FIXED_SPLIT, most = ATT_FIXED_SPLITS, cells = job->cells;
     while (cells > each * most) each *= 2;
     return each;
@@ -65,10 +75,11 @@ static size_t att_thread_floats(const tn__attention_job *job) {
     return (floats + 6 * 16 + 15) / 16 * 16;
 }
 static int64_t att_group_rows(const tn__attention_job *job) { return job->tokens * (job->heads / job->kv_heads); }
+static int64_t att_few_most(const tn__attention_job *job) { return att_is_wide(job) ? ATT_WIDE : ATT_FEW; }
 /* Tokens of a group of few query rows, at most; 0: there is no such group. Repeatable jobs have no others: the two
  * kinds of groups add in different orders. */
 static int64_t att_few_tokens(const tn__attention_job *job) {
-    const int64_t tokens = ATT_FEW / (job->heads / job->kv_heads);
+    const int64_t tokens = att_few_most(job) / (job->heads / job->kv_heads);
     return tokens == 0 && job->repeatable ? 1 : tokens;
 }
 /* Query rows per kv head of a group of few, at most. */
@@ -81,10 +92,10 @@ static bool att_is_tiled(const tn__attention_job *job);
 static size_t att_tiled_floats(const tn__attention_job *job);
 /* Of one thread. */
 static size_t att_floats(const tn__attention_job *job) {
-    const size_t few = att_few_rows(job) > 0 ? att_few_floats(job) : 0;
-    if (job->repeatable || att_group_rows(job) <= ATT_FEW) return few;
+    const size_t few = att_few_rows(job) > 0 ? att_few_floats(job) : 0, selected = att_selected_floats(job);
+    if (job->repeatable || att_group_rows(job) <= att_few_most(job)) return few + selected;
     const size_t floats = att_is_tiled(job) ? att_tiled_floats(job) : att_thread_floats(job);
-    return few > floats ? few : floats;
+    return (few > floats ? few : floats) + selected;
 }
 static att_memory att_carve(const tn__attention_job *job, float *at) {
     size_t k = (size_t)job->head_k, v = (size_t)att_groups(job) * TILE_ROWS;
@@ -109,7 +120,8 @@ static int att_splits(const tn__attention_job *job) {
     if (job->repeatable) /* and two splits of gaps */
         return att_splits_of(job, cells < job->cells ? cells : job->cells) +
                (job->params.window > 0 || job->params.chunk > 0 ? 2 : 0);
-    return cells > (int64_t)ATT_SPLIT * ATT_SPLITS ? ATT_SPLITS : att_splits_of(job, cells);
+    const int64_t most = att_is_wide(job) ? ATT_WIDE_SPLITS : ATT_SPLITS;
+    return cells > most * (att_is_wide(job) ? ATT_WIDE_SPLIT : ATT_SPLIT) ? (int)most : att_splits_of(job, cells);
 }
 /* A group that is cut between threads. */
 typedef struct att_cut {
@@ -206,7 +218,22 @@ static float att_soft_max(float *s, int count, float *most, float *total) {
     return shrink;
 }
 
-/* Soft cap, ALiBi and masks of one row's scores. */
+/* Adds the biases of the cells' relative positions (T5) to one row's scores. */
+static void att_add_biases(const tn__attention_job *job, float *s, int count, const int32_t *positions, int64_t head,
+                           int64_t token) {
+    const tn__bias_buckets *b = &job->buckets;
+    const int64_t position = tn__query_of(job, token).position;
+    int32_t away[ATT_LIST], bucket[ATT_LIST];
+    for (int i = 0; i < count; i++) {
+        const int64_t distance = positions[i] - position, size = distance < 0 ? -distance : b->later ? distance : 0;
+        away[i] = size < INT32_MAX ? (int32_t)size : INT32_MAX;
+        bucket[i] = (distance > 0 ? b->later : 0) + (away[i] < b->exact ? away[i] : b->exact);
+    }
+    for (int32_t start = 0; start < b->n_starts; start++)
+        for (int i = 0; i < count; i++) bucket[i] += away[i] >= b->starts[start];
+    for (int i = 0; i < count; i++) s[i] += job->biases[bucket[i] * job->heads + head];
+}
+/* Soft cap, ALiBi, biases and masks of one row's scores. */
 static void att_adjust(const tn__attention_job *job, float *s, int count, int sees, const int32_t *positions,
                        const int32_t *cells, int64_t head, int64_t token, float slope, const float *hide) {
     float cap = job->params.soft_cap;
@@ -219,6 +246,7 @@ static void att_adjust(const tn__attention_job *job, float *s, int count, int se
         const int64_t position = tn__query_of(job, token).position;
         for (int i = 0; i < count; i++) s[i] -= slope * __builtin_fabsf((float)(position - positions[i]));
     }
+    if (job->biased) att_add_biases(job, s, count, positions, head, token);
     if (job->mask) {
         for (int i = 0; i < count; i++) s[i] += tn__mask_value(job, head, token, cells[i]);
     }

@@ -196,6 +196,8 @@ static void att_weigh_cells(const tn__attention_job *job, int64_t kv, const int3
     }
 }
 
+#include "backend/cpu/kernels/template/attention_wide.h"
+
 /* The state of the online soft-max of some rows: maxima, sums of weights, sums of weighted values. */
 typedef struct att_sums {
     float *most, *total, *values;
@@ -205,17 +207,23 @@ typedef struct att_few_memory {
     size_t k_next, v_next;      /* floats from one row of q and of values to the next */
     float *q, *scores, *buffer; /* rows of scores have ATT_LIST floats */
     att_sums now, before;       /* of this split, and of all splits before it */
+    att_memory panels;          /* of wide groups: keys, values and rows */
 } att_few_memory;
 static size_t att_few_floats(const tn__attention_job *job) {
     const size_t each = (size_t)att_few_rows(job), rows = each * (size_t)job->kv_heads;
-    const size_t k = (size_t)(job->head_k + VL), v = (size_t)(job->head_v + VL);
-    return (rows * (k + 2 * (v + 2) + ATT_LIST) + ATT_STEP * (k > v ? k : v) + 15) / 16 * 16;
+    const size_t k = (size_t)(job->head_k + VL), v = (size_t)(job->head_v + TILE_ROWS);
+    return (rows * (k + 2 * (v + 2) + ATT_LIST) + ATT_STEP * (k > v ? k : v) + att_wide_floats(job) + 15) / 16 * 16;
 }
 /* `each` queries of every kv head. */
 static att_few_memory att_few_carve(const tn__attention_job *job, size_t each, float *at) {
     att_few_memory m = {.k_next = (size_t)(job->head_k + VL - 1) / VL * VL,
                         .v_next = (size_t)(job->head_v + VL - 1) / VL * VL};
     const size_t rows = each * (size_t)job->kv_heads;
+    if (att_is_wide(job)) {
+        m.v_next = (size_t)att_groups(job) * TILE_ROWS;
+        m.panels = att_wide_carve(job, at);
+        at += att_wide_floats(job);
+    }
     m.q = at;
     m.scores = m.q + rows * m.k_next;
     m.buffer = m.scores + rows * ATT_LIST;

@@ -9,7 +9,8 @@
  * line. A group of few rows that is cut between threads has its splits stored; att_combine adds them in order, as the
  * thread that computes a whole group does. */
 
-/* Tokens [token, token + tokens) and the number of cells that any of them sees. */
+/* Tokens [token, token + tokens) and the number of cells that any of them sees. With selected positions, which every
+ * query has its own of, a single token. */
 typedef struct att_group {
     int64_t token, tokens, cells;
     att_span span;
@@ -19,7 +20,9 @@ static att_group att_group_at(const tn__attention_job *job, int64_t token) {
     att_group g = {.token = token, .tokens = 1};
     const tn__query q = tn__query_of(job, token);
     const int64_t most = job->repeatable ? att_few_tokens(job) : INT64_MAX;
-    if (!job->paged)
+    if (job->selects)
+        att_sort_selected(job, token); /* for the cursors of this group */
+    else if (!job->paged)
         g.tokens = job->tokens - token;
     else
         while (g.tokens < most && token + g.tokens < job->tokens &&
@@ -38,7 +41,10 @@ static tn__attention_job att_part(const tn__attention_job *job, const att_group 
     part.tokens = g->tokens;
     part.q = (const char *)job->q + (size_t)g->token * job->q_token;
     part.out = (float *)((char *)job->out + (size_t)g->token * job->out_token);
+    part.later = job->later + job->tokens - g->token - g->tokens;
     if (job->q_pos) part.q_pos = job->q_pos + 2 * g->token;
+    if (job->mask) part.mask = (const char *)job->mask + (size_t)g->token * job->mask_token;
+    if (job->selects) part.selected = job->selected + g->token * job->n_selected;
     return part;
 }
 
@@ -54,7 +60,10 @@ static int64_t att_piece_length(const tn__attention_job *job, const att_group *g
     const int64_t share = job->heads / job->kv_heads, tokens = (rows + share - 1) / share;
     const int64_t after = g->tokens - (row + rows + share - 1) / share;
     int64_t cells = job->params.causal ? g->cells - after : g->cells;
-    if (job->params.window > 0 && cells > job->params.window + tokens) cells = job->params.window + tokens;
+    const int64_t forward = job->params.causal ? 0 : job->params.window_after;
+    const int64_t reach =
+        job->params.window > 0 && (job->params.causal || forward > 0) ? job->params.window + forward : 0;
+    if (reach > 0 && cells > reach + tokens) cells = reach + tokens;
     return rows * (cells > 1 ? cells : 1);
 }
 static int64_t att_few_cost(const tn__attention_job *job, const att_group *g) {
@@ -127,6 +136,7 @@ static int att_visit_cells_max(const tn__attention_job *job) {
     const size_t cell =
         (size_t)job->kv_heads * (att_row_bytes(job->k_type, job->head_k) + att_row_bytes(job->v_type, job->head_v));
     int most = ATT_LIST;
+    if (att_is_wide(job)) return ATT_CELLS;
     while (most > ATT_LIST_LEAST && (size_t)most * cell > BYTES) most /= 2;
     return most;
 }
@@ -189,7 +199,8 @@ static bool att_next_visit(att_walk *w, att_visit *v) {
     if (v->begins && !att_next_run(w)) return false;
     v->run = &w->run;
     const int64_t left = w->to - w->listed;
-    const bool positions = v->run->job.tokens > 1 || v->run->job.params.max_bias > 0 || w->job->repeatable;
+    const bool positions =
+        v->run->job.tokens > 1 || v->run->job.params.max_bias > 0 || v->run->job.biased || w->job->repeatable;
     v->count = att_cursor_list(w->job, &w->cursor, (int)(left < w->cells_max ? left : w->cells_max), v->cells,
                                positions ? v->positions : NULL);
     w->listed += v->count;
@@ -223,8 +234,13 @@ static void att_visit_cells(const att_visit *v, const att_few_memory *m) {
     const tn__attention_job *job = &v->run->job;
     const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), kv_from = v->run->kv_from;
     const int heads = (int)(v->run->kv_to - kv_from);
+    const bool wide = att_is_wide(job);
+    att_memory panels = m->panels;
     float hide[ATT_LIST];
-    for (int c = v->from; c < v->count; c += ATT_STEP) {
+    for (int head = 0; wide && head < heads; head++)
+        att_wide_scores(job, kv_from + head, v->cells, v->count, m->q + (size_t)(head * each) * m->k_next, m->k_next,
+                        (int)each, m->scores + (size_t)(head * each) * ATT_LIST, ATT_LIST, &panels);
+    for (int c = v->from; !wide && c < v->count; c += ATT_STEP) {
         const int n = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
         for (int head = 0; head < heads; head++) {
             const size_t first = (size_t)(head * each);
@@ -243,7 +259,10 @@ static void att_visit_cells(const att_visit *v, const att_few_memory *m) {
                             some ? SEES_SOME : SEES_ALL, v->positions, v->cells, v->count, hide);
         }
     }
-    for (int c = v->from; c < v->count; c += ATT_STEP) {
+    for (int head = 0; wide && head < heads; head++)
+        att_wide_values(job, kv_from + head, v->cells, v->count, m->scores + (size_t)(head * each) * ATT_LIST,
+                        ATT_LIST, m->now.values + (size_t)(head * each) * m->v_next, m->v_next, (int)each, &panels);
+    for (int c = v->from; !wide && c < v->count; c += ATT_STEP) {
         const int n = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
         for (int head = 0; head < heads; head++) {
             const size_t first = (size_t)(head * each);
@@ -328,8 +347,11 @@ static void att_pieces(const tn__attention_job *job, const att_group *g, int64_t
     }
 }
 
-static void att_run_all(const tn__attention_job *job, int ith, int nth) {
+static void att_run_all(const tn__attention_job *whole, int ith, int nth) {
+    tn__attention_job copy = *whole;
+    const tn__attention_job *job = &copy;
     float *memory = (float *)job->scratch + att_floats(job) * (size_t)ith;
+    copy.sorted = (int32_t *)(void *)(memory + att_floats(job) - att_selected_floats(job));
     int64_t length = 0, before_few = 0, at = 0, tokens;
     for (int64_t token = 0; token < job->tokens; token += tokens) {
         const att_group g = att_group_at(job, token);

@@ -11,6 +11,7 @@ static att_span att_view_of(const tn__attention_job *job, int64_t token) {
     int64_t low = 0, high = INT32_MAX;
     if (p->causal) high = q.position;
     if (p->window > 0 && q.position - p->window + 1 > low) low = q.position - p->window + 1;
+    if (p->window_after > 0 && q.position + p->window_after - 1 < high) high = q.position + p->window_after - 1;
     if (p->chunk > 0) {
         int64_t start = q.position / p->chunk * p->chunk;
         low = start > low ? start : low;
@@ -51,8 +52,9 @@ static void att_hide_positions(att_span v, const int32_t *positions, int count, 
 /* ---- Cells in logical order ---- */
 
 /* Iterates over those cells of a sequence (or of a job without page tables) whose positions are in the span, run by
- * run. All cuts of the work are multiples of fixed numbers of these cells, so that results do not depend on where the
- * cells are or how they are divided into runs.
+ * run. With selected positions only over the cells of the entries in job->sorted. All cuts of the work are multiples
+ * of fixed numbers of these cells, so that results do not depend on where the cells are or how they are divided into
+ * runs.
  *
  * With a window the first of these cells depends on the other queries of a group. In a repeatable job gaps then stand
  * for the positions that have no cell, so that a cell's index in its split depends on its position alone. */
@@ -64,6 +66,9 @@ typedef struct att_cursor {
     int64_t gaps;     /* before it */
     int64_t next;     /* the position after those cells and gaps that were passed */
     int64_t room;     /* for gaps: they take two splits at most */
+    /* With selected positions `rest` is a part of a run with selected positions only, and this is what follows it. */
+    tn_page_run later;
+    int64_t entry; /* of job->sorted: the first that may have positions in `later` */
 } att_cursor;
 enum { ATT_GAP = -1 }; /* the cell and the position of a gap */
 
@@ -71,7 +76,7 @@ static att_cursor att_cursor_of(const tn__attention_job *job, tn__query q, att_s
     att_cursor c = {.n_runs = 1, .span = span};
     if (job->paged) c.runs = tn__runs_of(job, q, &c.n_runs);
     if (span.high < span.low) c.n_runs = 0;
-    if (job->repeatable && job->params.causal && (job->params.window > 0 || job->params.chunk > 0)) {
+    if (job->repeatable && !job->selects && job->params.causal && (job->params.window > 0 || job->params.chunk > 0)) {
         const int64_t each = att_split_cells(job, 0);
         c.next = span.low / each * each;
         c.room = 2 * each;
@@ -87,10 +92,8 @@ static void att_cursor_align(att_cursor *c) {
     c->room -= c->gaps;
     c->next = last + 1;
 }
-/* The part of a run that is in the span. Its count is 0 if there is none, or the run is not valid. */
-static tn_page_run att_clip(const tn__attention_job *job, const tn_page_run *run, att_span span) {
-    tn_page_run r = *run;
-    if (!tn__run_is_valid(job, run)) return (tn_page_run){0};
+/* The part of a run that is in the span. Its count is 0 if there is none. */
+static tn_page_run att_clip(tn_page_run r, att_span span) {
     r.divisor = r.divisor > 1 ? r.divisor : 1;
     const int64_t low = (int64_t)span.low * r.divisor - r.first,
                   high = ((int64_t)span.high + 1) * r.divisor - r.first; /* offsets in the run */
@@ -101,18 +104,28 @@ static tn_page_run att_clip(const tn__attention_job *job, const tn_page_run *run
     r.count = to > from ? to - from : 0;
     return r;
 }
+#include "backend/cpu/kernels/template/attention_selected.h"
 /* Moves on to the next run if the current one is used up. Returns whether there are cells. */
 static bool att_cursor_load(const tn__attention_job *job, att_cursor *c) {
     while (c->rest.count == 0) {
+        if (c->later.count > 0) {
+            att_next_selected(job, c);
+            continue;
+        }
         if (c->n_runs <= 0) return false;
         c->n_runs--;
+        tn_page_run run = {0};
         if (c->runs) {
-            c->rest = att_clip(job, c->runs++, c->span);
+            if (tn__run_is_valid(job, c->runs)) run = att_clip(*c->runs, c->span);
+            c->runs++;
         } else {
             const int32_t high = c->span.high < job->cells ? c->span.high : (int32_t)job->cells - 1;
-            c->rest = (tn_page_run){c->span.low, high - c->span.low + 1, c->span.low, 1};
-            if (high < c->span.low) c->rest.count = 0;
+            if (high >= c->span.low) run = (tn_page_run){c->span.low, high - c->span.low + 1, c->span.low, 1};
         }
+        if (job->selects)
+            att_begin_selected(job, c, run);
+        else
+            c->rest = run;
         if (c->room > 0 && c->rest.count > 0) att_cursor_align(c);
     }
     return true;

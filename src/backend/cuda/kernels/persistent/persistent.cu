@@ -88,7 +88,8 @@ static bool persistent_matmul_of(const gemv_job &j, int blocks, persistent_matmu
     const int longest = p->kinds[0] <= PERSISTENT_BF16 ? PERSISTENT_MAX_FLOAT_ROW : PERSISTENT_MAX_ROW;
     return j.k % 32 == 0 && j.k <= longest && p->total_groups <= MAX_GROUPS;
 }
-// Soft caps, biases and chunks are left out: few models use them, and their code would slow down all others.
+// Soft caps, biases, chunks and windows to both sides are left out: few models use them, and their code would slow
+// down all others.
 bool persistent_takes_attention(const device_description &device, const tn_tensor *t) {
     const tn_attention_params &p = t->params.attention;
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K];
@@ -98,7 +99,8 @@ bool persistent_takes_attention(const device_description &device, const tn_tenso
     if (k->ne[1] > device.multiprocessors) return false;
     // A tile of cells must be in one run.
     bool has_tiles = !t->src[TN_ATTN_PAGES] || (p.page >= TILE_CELLS && page_shift_of(p.page) >= 0);
-    return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && fits && has_tiles && q->nb[1] % 16 == 0;
+    return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && !p.window_after && fits && has_tiles &&
+           q->nb[1] % 16 == 0;
 }
 bool persistent_takes_matmul(const gemv_job &j) {
     persistent_matmul p;
