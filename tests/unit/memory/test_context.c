@@ -281,6 +281,86 @@ static void few_holes_are_left(void **state) {
     tn_model_close(model);
 }
 
+/* ---- Reports ---- */
+
+static int32_t begin_with(tn_session *s, int32_t seq, const tn_token *tokens, int32_t n) {
+    int32_t taken;
+    assert_ok(tn_session_prefix_take(s, seq, 7, tokens, n - 1, &taken));
+    assert_ok(decode_tokens(s, seq, tokens + taken, n - taken));
+    return taken;
+}
+static void keep_and_end(tn_session *s, int32_t seq) {
+    assert_ok(tn_session_prefix_keep(s, seq));
+    assert_ok(tn_session_seq_remove(s, seq, 0, -1));
+}
+
+static void check_page_owners(tn_session *s) {
+    const tn_cache_usage usage = tn_session_cache_usage(s);
+    int32_t *owner = malloc((size_t)usage.pages * sizeof *owner), n_free = 0, n_live = 0, n_kept = 0;
+    tn_session_page_map(s, owner);
+    for (int32_t i = 0; i < usage.pages; i++) {
+        n_free += owner[i] == TN_PAGE_FREE;
+        n_live += owner[i] == 2;
+        n_kept += owner[i] >= SEQS;
+    }
+    assert_int_equal(n_free, usage.free_pages);
+    assert_int_equal(n_live, 3 + 2); /* 40 tokens end in the third page; 20 more need two */
+    assert_int_equal(n_kept, 2 + 2); /* two pages of the first conversation, two of the stranger */
+    assert_ok(tn_session_seq_copy(s, 2, 1, 0, -1));
+    tn_session_page_map(s, owner);
+    for (int32_t i = 0; i < usage.pages; i++) assert_true(owner[i] != 2 && owner[i] != 1);
+    free(owner);
+}
+
+/* Two conversations with one beginning, one of them alive, and a stranger: their tree, and who has which page. */
+static void reports_show_tree_and_owners(void **state) {
+    (void)state;
+    tn_model *model = open_tiny("llama", SHORT);
+    const tn_session_params p = short_params(8);
+    tn_session *s;
+    tn_token a[SHORT], b[SHORT], d[SHORT];
+    tn_prefix_info tree[8];
+    for (int32_t i = 0; i < SHORT; i++) {
+        a[i] = token_at(i);
+        b[i] = i < 40 ? a[i] : token_at(3 * i + 1);
+        d[i] = token_at(5 * i + 2);
+    }
+    b[40] = a[40] == 5 ? 6 : 5;
+    d[0] = a[0] == 5 ? 6 : 5;
+    assert_ok(tn_session_open(model, &p, &s));
+    assert_int_equal(begin_with(s, 0, a, 70), 0);
+    keep_and_end(s, 0);
+    assert_int_equal(begin_with(s, 1, d, 30), 0);
+    keep_and_end(s, 1);
+    assert_int_equal(begin_with(s, 2, b, 60), 40);
+    assert_int_equal(tn_session_prefix_shared(s, 7, b, 60), 60);
+    assert_int_equal(tn_session_prefix_shared(s, 7, a, 60), 40); /* of the live one */
+    assert_int_equal(tn_session_prefix_shared(s, 8, b, 60), 0);
+    assert_int_equal(tn_session_prefix_shared(s, 7, d, 30), 0); /* kept, not live */
+    assert_int_equal(tn_session_cells_held(s), 60);
+    assert_int_equal(tn_session_prefix_tree(s, tree, 8), 3);
+    /* The live one, then the most recently used: taking the beginning of the first has used it. */
+    const tn_prefix_info want[] = {{2, 60, -1, 0, 20, 0}, {0, 70, 0, 40, 30, 0}, {0, 30, -1, 0, 30, 0}};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tree[i].tokens, want[i].tokens);
+        assert_int_equal(tree[i].parent, want[i].parent);
+        assert_int_equal(tree[i].shared, want[i].shared);
+        assert_int_equal(tree[i].cells, want[i].cells);
+    }
+    assert_true(tree[0].id == 2 && tree[0].last_used == 0 && tree[1].id >= SEQS);
+    assert_true(tree[1].last_used > tree[2].last_used);
+    assert_int_equal(tn_session_prefix_tree(s, tree, 2), 2);
+    assert_int_equal(tree[1].tokens, 70);
+    assert_int_equal(tn_session_prefix_tree(s, tree, 1), 1); /* a prefix does not displace a sequence */
+    assert_int_equal(tree[0].id, 2);
+    check_page_owners(s);
+    const tn_prefix_usage counts = tn_session_prefix_usage(s);
+    assert_int_equal(counts.hits, 1);
+    assert_int_equal(counts.misses, 2);
+    tn_session_free(s);
+    tn_model_close(model);
+}
+
 static int make_context_path(void **state) {
     (void)state;
     strcpy(context_model_path, "/tmp/tenon-context-XXXXXX");
@@ -302,6 +382,7 @@ int main(void) {
         cmocka_unit_test(impossible_shifts_are_refused),
         cmocka_unit_test(holes_are_gathered),
         cmocka_unit_test(few_holes_are_left),
+        cmocka_unit_test(reports_show_tree_and_owners),
     };
     return cmocka_run_group_tests(tests, make_context_path, remove_context_path);
 }

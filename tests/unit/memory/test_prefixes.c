@@ -564,73 +564,6 @@ static void memory_is_planned(void **state) {
     }
 }
 
-/* ---- Reports ---- */
-
-/* Two conversations with one beginning, one of them alive, and a stranger: their tree, and who has which page. */
-static void check_reports(prefix_case *c) {
-    tn_token a[CONTEXT], b[CONTEXT], d[CONTEXT];
-    tn_prefix_info tree[8];
-    if (c->windows) return; /* branches there begin anew */
-    make_text(a, CONTEXT, 80);
-    make_text(b, CONTEXT, 81);
-    make_text(d, CONTEXT, 82);
-    memcpy(b, a, 40 * sizeof *a);
-    b[40] = a[40] == 5 ? 6 : 5;
-    d[0] = a[0] == 5 ? 6 : 5;
-    (void)begin_sequence(c, 0, 7, a, 70, "cold");
-    end_sequence(c, 0);
-    (void)begin_sequence(c, 1, 7, d, 30, "a stranger");
-    end_sequence(c, 1);
-    assert_int_equal(begin_sequence(c, 2, 7, b, 60, "the branch"), 40);
-    assert_int_equal(tn_session_prefix_shared(c->warm, 7, b, 60), 60);
-    assert_int_equal(tn_session_prefix_shared(c->warm, 7, a, 60), 40); /* of the live one */
-    assert_int_equal(tn_session_prefix_shared(c->warm, 8, b, 60), 0);
-    assert_int_equal(tn_session_prefix_shared(c->warm, 7, d, 30), 0); /* kept, not live */
-    assert_int_equal(tn_session_cells_held(c->warm), 60);
-    assert_int_equal(tn_session_prefix_tree(c->warm, tree, 8), 3);
-    /* The live one, then the most recently used: taking a's beginning has used it. */
-    assert_int_equal(tree[0].id, 2);
-    assert_int_equal(tree[0].tokens, 60);
-    assert_int_equal(tree[0].parent, -1);
-    assert_int_equal(tree[0].cells, 20);
-    assert_int_equal(tree[0].last_used, 0);
-    assert_int_equal(tree[1].tokens, 70);
-    assert_int_equal(tree[1].parent, 0);
-    assert_int_equal(tree[1].shared, 40);
-    assert_int_equal(tree[1].cells, 30);
-    assert_int_equal(tree[2].tokens, 30);
-    assert_int_equal(tree[2].parent, -1);
-    assert_int_equal(tree[2].cells, 30);
-    assert_true(tree[1].last_used > tree[2].last_used && tree[2].id >= SEQS);
-    assert_int_equal(tn_session_prefix_tree(c->warm, tree, 2), 2);
-    assert_int_equal(tree[1].tokens, 70);
-    assert_int_equal(tn_session_prefix_tree(c->warm, tree, 1), 1); /* a prefix does not displace a sequence */
-    assert_int_equal(tree[0].id, 2);
-
-    const tn_cache_usage usage = tn_session_cache_usage(c->warm);
-    int32_t *owner = malloc((size_t)usage.pages * sizeof *owner), n_free = 0, n_live = 0, n_kept = 0;
-    tn_session_page_map(c->warm, owner);
-    for (int32_t i = 0; i < usage.pages; i++) {
-        n_free += owner[i] == TN_PAGE_FREE;
-        n_live += owner[i] == 2;
-        n_kept += owner[i] >= SEQS;
-    }
-    assert_int_equal(n_free, usage.free_pages);
-    assert_int_equal(n_live, 3 + 2); /* 40 tokens end in the third page; 20 more need two */
-    assert_int_equal(n_kept, 2 + 2); /* two pages of a, two of the stranger */
-    assert_ok(tn_session_seq_copy(c->warm, 2, 3, 0, -1));
-    tn_session_page_map(c->warm, owner);
-    for (int32_t i = 0; i < usage.pages; i++) assert_true(owner[i] != 2 && owner[i] != 3);
-    free(owner);
-    const tn_prefix_usage counts = tn_session_prefix_usage(c->warm);
-    assert_int_equal(counts.hits, 1);
-    assert_int_equal(counts.misses, 2);
-}
-static void reports_show_tree_and_owners(void **state) {
-    (void)state;
-    on_archs(false, check_reports, POOL, KEPT);
-}
-
 /* ---- Arguments ---- */
 
 static void arguments_are_checked(void **state) {
@@ -694,7 +627,6 @@ int main(void) {
         cmocka_unit_test(states_have_no_tokens_until_they_are_noted),
         cmocka_unit_test(kept_prefixes_make_room),
         cmocka_unit_test(conversations_equal_cold_ones),
-        cmocka_unit_test(reports_show_tree_and_owners),
         cmocka_unit_test(memory_is_planned),
         cmocka_unit_test(arguments_are_checked),
     };
