@@ -37,6 +37,7 @@ static tn_session_params prefix_params(int32_t n_ctx, int32_t n_prefixes) {
     p.page = PAGE;
     p.n_threads = 1;
     p.cache_k = p.cache_v = TN_F32;
+    p.repeatable = true; /* how tokens are divided into batches makes no difference */
     return p;
 }
 
