@@ -378,6 +378,7 @@ static double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static double ref_silu(double x) { return x / (1 + exp(-x)); }
 static double ref_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * x * (1 + 0.044715 * x * x))); }
 static double ref_gelu_quick(double x) { return x / (1 + exp(-1.702 * x)); }
+static double ref_softplus(double x) { return x > 40 ? x : log1p(exp(x)); }
 static double ref_gelu_erf(double x) { return 0.5 * x * erfc(-x / sqrt(2)); }
 
 /* Checks the relative error, but not relative to less than `floor`: near zero and in their tails, activation
@@ -403,7 +404,8 @@ static void unary_rows(const tn__cpu_kernels *table) {
                      {"silu", table->silu, ref_silu, 1e-30},
                      {"gelu", table->gelu, ref_gelu, -1},
                      {"gelu_quick", table->gelu_quick, ref_gelu_quick, -1},
-                     {"gelu_erf", table->gelu_erf, ref_gelu_erf, -1}};
+                     {"gelu_erf", table->gelu_erf, ref_gelu_erf, -1},
+                     {"softplus", table->softplus, ref_softplus, 1e-30}};
     enum { N = 5003 };
     float *x = malloc(N * sizeof *x), *y = malloc((N + 1) * sizeof *y);
     rng r = {47};

@@ -232,6 +232,7 @@ typedef struct tn__cpu_kernels {
     void (*gelu)(int64_t n, const float *x, float *y);
     void (*gelu_quick)(int64_t n, const float *x, float *y);
     void (*gelu_erf)(int64_t n, const float *x, float *y);
+    void (*softplus)(int64_t n, const float *x, float *y);                   /* log(1 + e^x) */
     void (*swiglu)(int64_t n, const float *gate, const float *up, float *y); /* silu(gate)·up */
     void (*geglu)(int64_t n, const float *gate, const float *up, float *y);  /* gelu(gate)·up */
     float (*dot)(int64_t n, const float *x, const float *y);

@@ -58,7 +58,7 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_SILU] = KERNEL,
     [TN_OP_HARDSWISH] = MATH,
     [TN_OP_HARDSIGMOID] = MATH,
-    [TN_OP_SOFTPLUS] = FUNCTION,
+    [TN_OP_SOFTPLUS] = KERNEL,
     [TN_OP_DIAG_MASK_INF] = {.run = tn__run_diag_mask},
     [TN_OP_DIAG_MASK_ZERO] = {.run = tn__run_diag_mask},
 

@@ -15,6 +15,7 @@ static kernel_fn kernel_of(const tn__cpu_kernels *k, tn_op op) {
     case TN_OP_GELU: return k->gelu;
     case TN_OP_GELU_QUICK: return k->gelu_quick;
     case TN_OP_GELU_ERF: return k->gelu_erf;
+    case TN_OP_SOFTPLUS: return k->softplus;
     default: return NULL;
     }
 }
@@ -44,7 +45,6 @@ VECTOR(relu, tn__relu(v))
 VECTOR(leaky_relu, v > 0 ? v : v * p->leaky_relu.slope)
 VECTOR(hardswish, v *tn__hard_sigmoid(v))
 VECTOR(hardsigmoid, tn__hard_sigmoid(v))
-VECTOR(softplus, v > 20 ? v : log1pf(expf(v))) /* above 20 the difference to v is below half an ulp */
 
 static const vector_fn vectors[TN_OP_COUNT] = {
     [TN_OP_SQR] = sqr_vector,
@@ -62,7 +62,6 @@ static const vector_fn vectors[TN_OP_COUNT] = {
     [TN_OP_LEAKY_RELU] = leaky_relu_vector,
     [TN_OP_HARDSWISH] = hardswish_vector,
     [TN_OP_HARDSIGMOID] = hardsigmoid_vector,
-    [TN_OP_SOFTPLUS] = softplus_vector,
 };
 
 int tn__by_rows_one(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) { return 1; }

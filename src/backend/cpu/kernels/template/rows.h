@@ -38,6 +38,7 @@ UNARY(row_silu, vf_silu(a))
 UNARY(row_gelu, vf_gelu(a))
 UNARY(row_gelu_quick, vf_gelu_quick(a))
 UNARY(row_gelu_erf, vf_gelu_erf(a))
+UNARY(row_softplus, vf_softplus(a))
 
 static void row_scale(int64_t n, float s, float b, const float *x, float *y) {
     vf vs = vf_set1(s), vb = vf_set1(b);
@@ -222,6 +223,7 @@ static void fill_rows(tn__cpu_kernels *table) {
     table->gelu = row_gelu;
     table->gelu_quick = row_gelu_quick;
     table->gelu_erf = row_gelu_erf;
+    table->softplus = row_softplus;
     table->swiglu = row_swiglu;
     table->geglu = row_geglu;
     table->dot = row_dot;
