@@ -1,7 +1,26 @@
 /* Encoders for embeddings and ranking, besides BERT and Nomic's. */
 #include "llm/arch/families.h"
 
+#include <math.h>
+#include <string.h>
+
 #define KEY(name) tn__arch_key(file, name)
+
+static tn_status read_modern_bert(const tn_gguf *file, tn__hparams *h) {
+    static const struct {
+        const char *name;
+        tn_op op;
+    } gates[] = {{"gelu", TN_OP_GEGLU_ERF}, {"gelu_pytorch_tanh", TN_OP_GEGLU},
+                 {"gelu_new", TN_OP_GEGLU}, {"silu", TN_OP_SWIGLU},
+                 {"swish", TN_OP_SWIGLU},   {"relu", TN_OP_REGLU}};
+    const char *name = tn_gguf_get_cstr(file, KEY("hidden_activation"), "gelu");
+    for (size_t i = 0; i < sizeof gates / sizeof *gates; i++)
+        if (strcmp(gates[i].name, name) == 0) {
+            h->activation = gates[i].op;
+            return TN_OK;
+        }
+    return tn_fail(TN_E_UNSUPPORTED, "%s: unknown activation '%s'", tn_gguf_path(file), name);
+}
 
 /* Experts in every n-th layer, beginning with the second. */
 static tn_status read_nomic_bert_moe(const tn_gguf *file, tn__hparams *h) {
@@ -27,6 +46,22 @@ static void name_last_norm(const tn__hparams *h, tn__weights *w) {
 static const tn_arch_key nomic_moe_keys[] = {{"moe_every_n_layers", TN_ARCH_COUNT, 2, NULL}, {0}};
 
 const tn__arch tn__encoder_families[] = {
+    /* Norms before each part, windows to both sides in two of three layers. */
+    {
+        .info = {.name = "modern-bert",
+                 .traits = TN_ARCH_ENCODER | TN_ARCH_LAYER_NORM | TN_ARCH_FUSED_QKV | TN_ARCH_FUSED_UP |
+                           TN_ARCH_EMBEDDING_NORM | TN_ARCH_WINDOW,
+                 .window_period = 3,
+                 .full_first = true,
+                 .typical = {.window = 128},
+                 .classes = {{"ModernBertModel", 0},
+                             {"ModernBertForMaskedLM", 0},
+                             {"ModernBertForSequenceClassification", 0}}},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_GEGLU_ERF,
+        .classifier = TN_OP_GELU_ERF,
+        .read = read_modern_bert,
+    },
     /* BERT with RoPE, and experts in some layers. */
     {
         .info = {.name = "nomic-bert-moe",
@@ -54,6 +89,17 @@ const tn__arch tn__encoder_families[] = {
         .rope = TN_ROPE_NEOX,
         .residual = TN__RESIDUAL_POST_NORM,
         .activation = TN_OP_GELU_ERF,
+    },
+    /* Gemma 3 with windows to both sides. */
+    {
+        .info = {.name = "gemma-embedding",
+                 .traits = TN_ARCH_ENCODER | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM | TN_ARCH_WINDOW,
+                 .window_period = 6,
+                 .typical = {.window = 512},
+                 .classes = {{"Gemma3TextModel", TN_ARCH_HF_NORM_PLUS_ONE}}},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_GEGLU,
+        .read = tn__read_gemma3,
     },
     {
         .info = {.name = "neo-bert",

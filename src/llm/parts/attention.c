@@ -126,12 +126,15 @@ tn__qkv tn__norm_and_rotate(const tn__builder *b, int32_t il, tn__qkv y) {
 
 tn_attention_params tn__attention_params(const tn__builder *b, int32_t il) {
     const tn__hparams *h = b->h;
+    /* The window of an encoder has one half before the query and one after it. */
+    const int32_t window = h->layers[il].window, side = window && !h->causal ? window / 2 + 1 : window;
     return (tn_attention_params){
         .scale = h->attn_scale != 0 ? h->attn_scale : 1 / sqrtf((float)h->layers[il].head_k),
         .soft_cap = h->attn_soft_cap,
         .max_bias = h->max_alibi,
         .causal = h->causal,
-        .window = h->layers[il].window,
+        .window = side,
+        .window_after = h->causal ? 0 : side,
     };
 }
 

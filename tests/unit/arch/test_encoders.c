@@ -25,9 +25,11 @@ typedef struct family {
 } family;
 
 static const family families[] = {
+    {"modern-bert", false, true, HALVES, GELU_GATE, 0, 3, false},
     {"nomic-bert-moe", true, true, HALVES, PLAIN, 0, 0, false},
     {"jina-bert-v2", true, true, DISTANCES, GELU_GATE, 0, 0, false},
     {"jina-bert-v3", true, true, HALVES, PLAIN, 0, 0, false},
+    {"gemma-embedding", false, false, HALVES, TANH_GATE, 5, 6, true},
     {"neo-bert", false, false, NEIGHBOURS, SILU_GATE, 0, 0, false},
     {"eurobert", false, false, HALVES, SILU_GATE, 0, 0, false},
 };
