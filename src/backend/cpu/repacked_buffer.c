@@ -53,6 +53,7 @@ static size_t repacked_tensor_size(tn_buffer_type *type, const tn_tensor *t) {
  *   q4_0, q4_K  unpacking rows takes longer than reading them from memory; repacked, decode is up to a third
  *               faster (bench/matmul only=gemv)
  *   AMX         tiles of blocks can be built during multiplications only from repacked weights
+ *   q6_K        decodes of two sequences or more are up to twice as fast; one activation row is limited by memory
  *   q8_0        q8_0x16 is multiplied with several rows without a transposition, whose cost is negligible for
  *               the many rows of a prompt
  *
@@ -62,9 +63,10 @@ static size_t repacked_tensor_size(tn_buffer_type *type, const tn_tensor *t) {
 static bool repacked_wants(tn_buffer_type *type, const tn_tensor *t, int64_t rows) {
     enum { SEVERAL = 16 };
     const bool tiles = kernels()->level == TN__CPU_AMX && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
-    const bool several = t->type == TN_Q8_0 && rows >= SEVERAL;
+    const bool several = (t->type == TN_Q8_0 && rows >= SEVERAL) || (t->type == TN_Q6_K && rows >= 2);
     const bool repeatable = rows == 0 && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
-    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles || several || repeatable) && !t->view_src && can_repack_tensor(t);
+    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles || several || repeatable) && !t->view_src &&
+           can_repack_tensor(t);
 }
 
 /* ---- Data ---- */

@@ -1,5 +1,5 @@
 /* Mat-mul of few activation rows (decode): every weight is read once, unpacked in registers and used for up to four
- * rows.
+ * rows, or eight where weights are repacked.
  *
  * Blocks: dot products of unsigned codes with eight-bit activations, 64 at a time. Each of 16 lanes holds the sum of
  * four neighbours, is multiplied by the scale of its sub-block and is accumulated in f32. The subtrahend (minima, or
@@ -97,6 +97,8 @@ static void gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to) {
 
 /* ---- Repacked weights: four broadcast activations times the same four values of 16 rows ---- */
 
+enum { PASS_FREE = 2 }; /* up to this many activation rows need no passes; see below */
+
 TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
     int quad;
     memcpy(&quad, x->qs + at, 4);
@@ -104,6 +106,19 @@ TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
 }
 TN__INLINE __m512 halves16(const void *d) { return _mm512_cvtph_ps(_mm256_loadu_si256(d)); }
 TN__INLINE __m512 bytes16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
+
+/* With several columns the pass reads weights in pieces, which hardware does not foresee: `ahead` bytes from here are
+ * the weights of the next piece. */
+TN__INLINE void fetch_ahead(const void *w, ptrdiff_t ahead, const int cols) {
+    if (TN__FETCH_FAR)
+        fetch_line(w);
+    else if (cols > PASS_FREE)
+        _mm_prefetch((const char *)w + ahead, _MM_HINT_T1);
+}
+TN__INLINE void fetch_all(const void *w, const int bytes, ptrdiff_t ahead, const int cols) {
+#pragma GCC unroll 64
+    for (int line = 0; line < bytes; line += 64) fetch_ahead((const char *)w + line, ahead, cols);
+}
 
 /* Multiplies a block's dot products by the scales of the weights and of the activations. All kernels for repacked
  * weights use the operations of gemm_q8.c in its order, so that few rows and many give the same bits. */
@@ -113,23 +128,25 @@ TN__INLINE __m512 scaled(__m512i dot, __m512 d, const tn__q8_chunk *x, int at, _
 
 /* One unit (32 or 256 values) of 16 rows times `cols` activation rows, whose chunks are adjacent. The unit starts
  * `at` values into its chunk. Unpacked codes are used for all activation rows. */
-TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, ptrdiff_t ahead, __m512 *acc,
+                          const int cols) {
     __m512i dot[8];
 #pragma GCC unroll 8
     for (int j = 0; j < cols; j++) dot[j] = _mm512_set1_epi32(x[j].bias[at / 32]);
 #pragma GCC unroll 8
     for (int q = 0; q < 8; q++) {
         __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q);
-        fetch_line(w + 32 + 64 * q);
+        fetch_ahead(w + 32 + 64 * q, ahead, cols);
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) dot[j] = _mm512_dpbusd_epi32(dot[j], codes, four(&x[j], at + 4 * q));
     }
-    if (at % 64 == 0) fetch_line(w + 512); /* two units are 17 lines */
+    if (at % 64 == 0) fetch_ahead(w + 512, ahead, cols); /* two units are 17 lines */
     __m512 d = halves16(w);
 #pragma GCC unroll 8
     for (int j = 0; j < cols; j++) acc[j] = scaled(dot[j], d, &x[j], at, acc[j]);
 }
-TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, ptrdiff_t ahead, __m512 *acc,
+                          const int cols) {
     const __m512i nibble = _mm512_set1_epi8(15);
     __m512i low[8], high[8]; /* high nibbles are not shifted: their sums are 16 times too large */
     /* Codes are 8 too large: -8·Σ is a sixteenth of the bias for bytes. */
@@ -142,25 +159,26 @@ TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
     for (int q = 0; q < 4; q++) {
         const __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q), first = _mm512_and_si512(codes, nibble),
                       second = _mm512_andnot_si512(nibble, codes);
-        fetch_line(w + 32 + 64 * q);
+        fetch_ahead(w + 32 + 64 * q, ahead, cols);
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) {
             low[j] = _mm512_dpbusd_epi32(low[j], first, four(&x[j], at + 4 * q));
             high[j] = _mm512_dpbusd_epi32(high[j], second, four(&x[j], at + 16 + 4 * q));
         }
     }
-    if (at % 64 == 0) fetch_line(w + 256); /* two units are nine lines */
+    if (at % 64 == 0) fetch_ahead(w + 256, ahead, cols); /* two units are nine lines */
     __m512 d = halves16(w);
 #pragma GCC unroll 8
     for (int j = 0; j < cols; j++)
         acc[j] = scaled(_mm512_add_epi32(low[j], _mm512_srai_epi32(high[j], 4)), d, &x[j], at, acc[j]);
 }
-TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, ptrdiff_t ahead, __m512 *acc,
+                          const int cols) {
     (void)at;
     const __m512i nibble = _mm512_set1_epi8(15);
     const __m128i six = _mm_set1_epi8(63), two = _mm_set1_epi8(3), four_bits = _mm_set1_epi8(15);
     __m512 d = halves16(w), dmin = halves16(w + 32);
-    fetch(w, 256);
+    fetch_all(w, 256, ahead, cols);
     for (int p = 0; p < 4; p++) {
         __m128i a = _mm_loadu_si128((const __m128i *)(w + 64 + 48 * p));
         __m128i b = _mm_loadu_si128((const __m128i *)(w + 80 + 48 * p));
@@ -176,7 +194,7 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
         for (int q = 0; q < 8; q++) {
             __m512i codes = _mm512_loadu_si512(w + 256 + 512 * p + 64 * q), first = _mm512_and_si512(codes, nibble);
             __m512i second = _mm512_andnot_si512(nibble, codes); /* 16 times too large */
-            fetch_line(w + 256 + 512 * p + 64 * q);
+            fetch_ahead(w + 256 + 512 * p + 64 * q, ahead, cols);
 #pragma GCC unroll 8
             for (int j = 0; j < cols; j++) {
                 low[j] = _mm512_dpbusd_epi32(low[j], first, four(&x[j], 64 * p + 4 * q));
@@ -200,8 +218,8 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 }
 /* Sub-blocks of 16 values: side `side` of rows [first, first + rows) of the four rows of 32 values in one half of the
  * block. All indices are compile-time constants, so that shifts and offsets are immediates. */
-TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m512 *acc, const int cols,
-                          const int half, const int side, const int first, const int rows) {
+TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, ptrdiff_t ahead, __m512 *acc,
+                          const int cols, const int half, const int side, const int first, const int rows) {
     const __m512i nibble = _mm512_set1_epi8(15), bits45 = _mm512_set1_epi8(0x30);
     const uint8_t *codes = w + 288 + 1536 * half + 768 * side;
     enum { OR_OF_AND = 0xf8 };
@@ -217,7 +235,7 @@ TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m
     for (int q = 0; q < 4; q++) {
         const __m512i h = _mm512_loadu_si512(codes + 192 * q + 128);
         __m512i low[2] = {_mm512_loadu_si512(codes + 192 * q), _mm512_loadu_si512(codes + 192 * q + 64)};
-        if (first == 0) fetch(codes + 192 * q, 192);
+        if (first == 0) fetch_all(codes + 192 * q, 192, ahead, cols);
 #pragma GCC unroll 4
         for (int r = first; r < first + rows; r++) {
             const __m512i l = r < 2 ? low[r % 2] : _mm512_srli_epi16(low[r % 2], 4);
@@ -243,47 +261,80 @@ TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m
         }
     }
 }
-TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, ptrdiff_t ahead, __m512 *acc,
+                          const int cols) {
     (void)at;
     const __m512 d = halves16(w);
-    fetch(w, 288);
+    fetch_all(w, 288, ahead, cols);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
 #pragma GCC unroll 2
         for (int side = 0; side < 2; side++) {
             if (cols <= 4) { /* the sums of all four rows fit into registers */
-                part_q6_K(w, x, d, acc, cols, half, side, 0, 4);
+                part_q6_K(w, x, d, ahead, acc, cols, half, side, 0, 4);
             } else {
-                part_q6_K(w, x, d, acc, cols, half, side, 0, 2);
-                part_q6_K(w, x, d, acc, cols, half, side, 2, 2);
+                part_q6_K(w, x, d, ahead, acc, cols, half, side, 0, 2);
+                part_q6_K(w, x, d, ahead, acc, cols, half, side, 2, 2);
             }
         }
     }
 }
 
+/* The loops around the units. With three or more activation rows the values of k are taken in passes, so short that
+ * the chunks (512 bytes) of up to eight activation rows fill a quarter of a 32 KiB cache. They stay there for
+ * PASS_GROUPS groups of weights, which in turn stay in the second-level cache for all activation rows. Sums of
+ * earlier passes are read back from the output: additions are in the order of k, whatever the number of rows.
+ * Software prefetch wants to read whole rows of weights, without passes. */
+enum { PASS_GROUPS = 8, PASS_CHUNKS = 16, PASS_COLS = 8 };
+TN__INLINE int64_t pass_values(int64_t k, int64_t cols) {
+    return cols <= PASS_FREE || TN__FETCH_FAR ? k : PASS_CHUNKS / cols * TN__CHUNK;
+}
+
 #define REPACKED_OF(name, values, bytes)                                                                             \
-    TN__INLINE void group_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {                \
-        const uint8_t *w =                                                                                           \
-            (const uint8_t *)job->w + (size_t)(row / 16) * tn__repacked_group_bytes(job->type, job->k);              \
-        __m512 acc[8];                                                                                               \
-        for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
-        for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
-            unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j), (int)(at % TN__CHUNK), acc, cols);                     \
-        }                                                                                                            \
-        __mmask16 rows = tn__row_mask(job->m - row);                                                                 \
+    TN__INLINE void group_##name(const tn__matmul_job *job, int64_t row, int64_t j, int64_t from, int64_t to,        \
+                                 ptrdiff_t ahead, const int cols) {                                                  \
+        const uint8_t *w = (const uint8_t *)job->w +                                                                 \
+                           (size_t)(row / 16) * tn__repacked_group_bytes(job->type, job->k) +                        \
+                           (size_t)(from / values) * bytes;                                                          \
+        const __mmask16 rows = tn__row_mask(job->m - row);                                                           \
+        __m512 acc[PASS_COLS];                                                                                       \
+        for (int q = 0; q < cols; q++)                                                                               \
+            acc[q] = from > 0 ? _mm512_maskz_loadu_ps(rows, tn__out_row(job, j + q) + row) : _mm512_setzero_ps();    \
+        for (int64_t at = from; at < to; at += values, w += bytes)                                                   \
+            unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j), (int)(at % TN__CHUNK), ahead, acc, cols);              \
         for (int q = 0; q < cols; q++) _mm512_mask_storeu_ps(tn__out_row(job, j + q) + row, rows, acc[q]);           \
     }                                                                                                                \
+    static void columns_of_##name(const tn__matmul_job *job, int64_t row, int64_t j, int64_t from, int64_t to,       \
+                                  ptrdiff_t ahead, int64_t cols) {                                                   \
+        switch (cols) {                                                                                              \
+        case 1: group_##name(job, row, j, from, to, ahead, 1); break;                                                \
+        case 2: group_##name(job, row, j, from, to, ahead, 2); break;                                                \
+        case 3: group_##name(job, row, j, from, to, ahead, 3); break;                                                \
+        case 4: group_##name(job, row, j, from, to, ahead, 4); break;                                                \
+        case 5: group_##name(job, row, j, from, to, ahead, 5); break;                                                \
+        case 6: group_##name(job, row, j, from, to, ahead, 6); break;                                                \
+        case 7: group_##name(job, row, j, from, to, ahead, 7); break;                                                \
+        case 8: group_##name(job, row, j, from, to, ahead, 8); break;                                                \
+        }                                                                                                            \
+    }                                                                                                                \
     static void repacked_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                               \
-        for (int64_t row = from; row < to; row += 16) {                                                              \
-            switch (job->n) {                                                                                        \
-            case 1: group_##name(job, row, 0, 1); break;                                                             \
-            case 2: group_##name(job, row, 0, 2); break;                                                             \
-            case 3: group_##name(job, row, 0, 3); break;                                                             \
-            case 4: group_##name(job, row, 0, 4); break;                                                             \
-            case 5: group_##name(job, row, 0, 5); break;                                                             \
-            case 6: group_##name(job, row, 0, 6); break;                                                             \
-            case 7: group_##name(job, row, 0, 7); break;                                                             \
-            case 8: group_##name(job, row, 0, 8); break;                                                             \
+        const int64_t blocks = (job->n + PASS_COLS - 1) / PASS_COLS, cols = (job->n + blocks - 1) / blocks,          \
+                      each = pass_values(job->k, cols),                                                              \
+                      group = (int64_t)tn__repacked_group_bytes(job->type, job->k);                                  \
+        for (int64_t first = from; first < to; first += PASS_GROUPS * 16) {                                          \
+            const int64_t end = to - first < PASS_GROUPS * 16 ? to : first + PASS_GROUPS * 16;                       \
+            for (int64_t at = 0; at < job->k; at += each) {                                                          \
+                const int64_t stop = job->k - at < each ? job->k : at + each;                                        \
+                for (int64_t j = 0; j < job->n; j += cols) {                                                         \
+                    for (int64_t row = first; row < end; row += 16) {                                                \
+                        const ptrdiff_t next = row + 16 < end ? group                                                \
+                                               : stop < job->k                                                       \
+                                                   ? (stop - at) / values * bytes - (row - first) / 16 * group       \
+                                                   : group - at / values * bytes;                                    \
+                        columns_of_##name(job, row, j, at, stop, j == 0 ? next : 0,                                  \
+                                          job->n - j < cols ? job->n - j : cols);                                    \
+                    }                                                                                                \
+                }                                                                                                    \
             }                                                                                                        \
         }                                                                                                            \
     }

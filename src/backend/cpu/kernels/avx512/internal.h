@@ -15,6 +15,7 @@ typedef struct tn__gemv {
     void (*q8)(const tn__matmul_job *job, int64_t from, int64_t to);
     void (*q8_repacked)(const tn__matmul_job *job, int64_t from, int64_t to); /* `from` is a multiple of 16 */
     void (*floats)(const tn__matmul_job *job, int64_t from, int64_t to);
+    int64_t few_nibbles; /* up to this many activation rows, building panels of repacked q4_0 and q4_K costs more */
 } tn__gemv;
 extern const tn__gemv tn__avx512_gemv;
 /* Many activation rows. */

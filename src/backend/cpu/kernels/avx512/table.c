@@ -9,11 +9,16 @@ tn__act_form tn__avx512_matmul_form(tn_type type, bool repacked, int64_t m, int6
     return how & TN__MATMUL_PRECISE ? TN__ACT_F32 : TN__ACT_Q8;
 }
 
+/* Up to this many activation rows, weights are unpacked in registers instead of panels. */
+static int64_t few_rows(const tn__gemv *gemv, const tn__matmul_job *job) {
+    if (job->form != TN__ACT_Q8) return TN__AVX512_FEW_FLOAT;
+    if (!job->repacked) return TN__AVX512_FEW_Q8;
+    return job->type == TN_Q4_0 || job->type == TN_Q4_K ? gemv->few_nibbles : TN__AVX512_FEW_REPACKED;
+}
+
 void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int ith, int nth) {
     int64_t from, to;
-    bool few = job->n <= (job->form != TN__ACT_Q8 ? TN__AVX512_FEW_FLOAT
-                          : job->repacked         ? TN__AVX512_FEW_REPACKED
-                                                  : TN__AVX512_FEW_Q8);
+    bool few = job->n <= few_rows(gemv, job);
     if (job->repeatable) few = is_float(job->type) || (few && job->repacked);
     if (few && (job->form == TN__ACT_Q8 || is_float(job->type))) {
         tn__share(job->m, job->repacked ? 16 : 1, ith, nth, &from, &to);
