@@ -25,7 +25,7 @@ stop_server
 serve "$model" -np 4 -c 900 --metrics
 drive admission
 stop_server
-serve "$model" -np 4 -c 512 --no-kv-unified --metrics
+serve "$model" -np 4 -c 512 -no-kvu --metrics
 drive shares
 stop_server
 serve "$model" -np 2 -c 512 --no-kv-unified --context-shift --metrics

@@ -186,6 +186,10 @@ static void match_visit(void *user, const struct option_group *group, const stru
     } else if (option->letter && strlen(option->letter) == m->length - 1 &&
                memcmp(option->letter, word + 1, m->length - 1) == 0) {
         m->option = option;
+    } else if (option->letter && option->kind == OPTION_FLAG && m->length == strlen(option->letter) + 4 &&
+               memcmp(word, "-no-", 4) == 0 && memcmp(option->letter, word + 4, m->length - 4) == 0) {
+        m->option = option;
+        m->negated = true;
     }
     if (!m->option && in_list(option->aliases, word, m->length)) m->option = option;
 }
