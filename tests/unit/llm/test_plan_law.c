@@ -174,7 +174,8 @@ static bool every_size(tn_session *session, const law_case *c, const tn_fit *fit
     return holds(session, c, fit, "every number of tokens");
 }
 
-/* Shifts where the architecture has them. */
+/* Where the architecture has it: recurrent state is copied to empty sequences and cannot lose tokens in the middle.
+ */
 static tn_status optional(tn_status status) { return status == TN_E_UNSUPPORTED ? TN_OK : status; }
 
 static tn_status move_cells(tn_session *s, const law_case *c) {
@@ -183,8 +184,8 @@ static tn_status move_cells(tn_session *s, const law_case *c) {
     tn_session_clear(s);
     TN_TRY(decode_kind(s, c, n, SEQUENCES));
     TN_TRY(decode_kind(s, c, n, LAST_ROW));
-    TN_TRY(tn_session_seq_copy(s, 0, c->n_seqs - 1, 0, -1));
-    TN_TRY(tn_session_seq_remove(s, 0, 2, 5));
+    TN_TRY(optional(tn_session_seq_copy(s, 0, c->n_seqs - 1, 0, -1)));
+    TN_TRY(optional(tn_session_seq_remove(s, 0, 2, 5)));
     TN_TRY(optional(tn_session_seq_shift(s, 0, 5, -1, -3)));
     TN_TRY(decode_kind(s, c, 1, ARGMAX));
     TN_TRY(decode_kind(s, c, 1, ARGMAX));
