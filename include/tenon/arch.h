@@ -67,6 +67,13 @@ extern "C" {
 #define TN_ARCH_HEAD_GATE TN_ARCH_BIT(45)         /* attn_gate has one row per head */
 #define TN_ARCH_GATED_LATENT                                                                                         \
     TN_ARCH_BIT(46) /* latent attention with attn_gate: its result is multiplied by σ(gate) */
+#define TN_ARCH_FFN_NORM_OUT TN_ARCH_BIT(48)   /* the norm of the feed-forward part is called attn_output_norm */
+#define TN_ARCH_POST_NORMS_OUT TN_ARCH_BIT(49) /* norms after each part: attn_output_norm and layer_output_norm */
+#define TN_ARCH_ROUTER_BIAS TN_ARCH_BIT(51)    /* exp_probs_b: experts are ranked with a bias */
+#define TN_ARCH_MERGED_EXPERTS TN_ARCH_BIT(52) /* ffn_gate_up_exps holds gate and up */
+#define TN_ARCH_DENSE_TOO TN_ARCH_BIT(53)      /* layers with experts also have a dense feed-forward part */
+#define TN_ARCH_EXPERTS_NORM TN_ARCH_BIT(54)   /* ffn_norm_exps, the norm of the experts' input */
+#define TN_ARCH_CHUNK_EXPERTS TN_ARCH_BIT(55)  /* small experts, each shared by a group of the others */
 
 /* How the weights of a Hugging Face class differ from those in GGUF. */
 typedef enum tn_arch_hf_trait {

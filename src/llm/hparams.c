@@ -90,7 +90,18 @@ static void read_rope(const tn_gguf *file, tn__hparams *h) {
     }
 }
 
-static tn_status read_experts(const tn_gguf *file, const tn_arch *arch, tn__hparams *h) {
+static tn_status read_expert_groups(const tn_gguf *file, tn__hparams *h) {
+    h->n_expert_groups = get_int(file, "expert_group_count", 0);
+    h->n_groups_used = get_int(file, "expert_group_used_count", 0);
+    if (h->n_expert_groups > 1 &&
+        (h->n_expert % h->n_expert_groups || h->n_groups_used <= 0 || h->n_groups_used > h->n_expert_groups ||
+         h->n_expert_used > h->n_expert / h->n_expert_groups * h->n_groups_used))
+        return tn_fail(TN_E_FORMAT, "%s: %d of %d experts in %d of %d groups are not possible", tn_gguf_path(file),
+                       h->n_expert_used, h->n_expert, h->n_groups_used, h->n_expert_groups);
+    return TN_OK;
+}
+
+static tn_status read_experts(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
     h->n_expert = get_int(file, "expert_count", 0);
     h->n_expert_used = get_int(file, "expert_used_count", 0);
     if (h->n_expert == 0) return TN_OK;
@@ -100,13 +111,19 @@ static tn_status read_experts(const tn_gguf *file, const tn_arch *arch, tn__hpar
     h->n_ff_expert = get_int(file, "expert_feed_forward_length", 0);
     if (h->n_ff_expert <= 0) h->n_ff_expert = h->layers[0].n_ff;
     h->n_ff_shared = get_int(file, "expert_shared_feed_forward_length", 0);
-    int32_t gating = get_int(file, "expert_gating_func", 0);
-    h->gating = gating == 2 ? TN__GATING_SIGMOID : gating == 3 ? TN__GATING_SOFTMAX_OF_CHOSEN : TN__GATING_SOFTMAX;
-    h->norm_expert_weights = arch->experts_sum_to_one || tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
+    const int64_t n_shared = get_int(file, "expert_shared_count", 0);
+    if (h->n_ff_shared <= 0 && n_shared > 0 && n_shared * h->n_ff_expert <= 1 << 24)
+        h->n_ff_shared = (int32_t)n_shared * h->n_ff_expert;
+    const int32_t gating = get_int(file, "expert_gating_func", 0);
+    h->gating = arch->gating ? arch->gating : TN__GATING_SOFTMAX;
+    if (gating >= TN__GATING_SOFTMAX && gating <= TN__GATING_SOFTMAX_OF_CHOSEN) h->gating = (tn__gating)gating;
+    h->norm_expert_weights =
+        arch->info.experts_sum_to_one || tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
     h->expert_scale = get_float(file, "expert_weights_scale", 0);
     const int32_t n_dense = get_int(file, "leading_dense_block_count", 0);
-    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].moe = i >= n_dense;
-    return TN_OK;
+    const int32_t step = get_int(file, "interleave_moe_layer_step", 1);
+    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].moe = i >= n_dense && (step <= 1 || (i + 1) % step == 0);
+    return read_expert_groups(file, h);
 }
 
 /* A file may list the layers that have the window, or give a period of its own; otherwise the architecture's period
@@ -136,6 +153,11 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     if (tn_gguf_tensor_count(file) && (uint64_t)h->n_layer > tn_gguf_tensor_count(file))
         return tn_fail(TN_E_FORMAT, "%s: %s is %d, but the file has only %llu tensors", tn_gguf_path(file),
                        KEY("block_count"), h->n_layer, (unsigned long long)tn_gguf_tensor_count(file));
+    h->n_nextn = get_int(file, "nextn_predict_layers", 0);
+    if (h->n_nextn < 0 || h->n_nextn >= h->n_layer)
+        return tn_fail(TN_E_FORMAT, "%s: %s is %d of %d layers", tn_gguf_path(file), KEY("nextn_predict_layers"),
+                       h->n_nextn, h->n_layer);
+    h->n_layer -= h->n_nextn;
     TN_TRY(need_positive(file, "embedding_length", 1 << 24, &h->n_embd));
     TN_TRY(need_positive(file, "context_length", INT32_MAX, &h->n_ctx_train));
     TN_TRY(read_layers(file, arch, h));
@@ -171,13 +193,12 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
         h->layers[i].n_rot = h->n_rot;
     }
 
-    h->norm_eps = get_float(file,
-                            tn__arch_has(arch, TN_ARCH_LAYER_NORM) ? "attention.layer_norm_epsilon"
-                                                                   : "attention.layer_norm_rms_epsilon",
-                            1e-5f);
+    h->layer_norm = tn__arch_has(arch, TN_ARCH_LAYER_NORM);
+    h->norm_eps =
+        get_float(file, h->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5f);
     if (!(h->norm_eps >= 0) || !isfinite(h->norm_eps)) h->norm_eps = 1e-5f;
     read_rope(file, h);
-    TN_TRY(read_experts(file, &arch->info, h));
+    TN_TRY(read_experts(file, arch, h));
     read_windows(file, arch, h);
     h->rope = arch->rope;
     h->activation = arch->activation;

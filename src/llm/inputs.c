@@ -54,8 +54,9 @@ static void stage_query_cells(const tn__micro_batch *b, void *to) {
 static void stage_query_scales(const tn__micro_batch *b, void *to) {
     float *scales = to;
     for (int32_t i = 0; i < b->padded; i++) {
-        int32_t position = i < b->n ? b->positions[i] : 0;
-        scales[i] = 1 + b->h->temperature_scale * logf(1 + (float)(position / b->h->temperature_length));
+        const int64_t position = i < b->n ? b->positions[i] : 0;
+        scales[i] = 1 + b->h->temperature_scale *
+                            logf(1 + (float)((position + b->h->temperature_offset) / b->h->temperature_length));
     }
 }
 /* Row -1 is not written. */

@@ -18,7 +18,8 @@ typedef enum tn__rope_scaling {
 typedef enum tn__gating {
     TN__GATING_SOFTMAX = 1,
     TN__GATING_SIGMOID = 2,
-    TN__GATING_SOFTMAX_OF_CHOSEN = 3
+    TN__GATING_SOFTMAX_OF_CHOSEN = 3,
+    TN__GATING_SPARSE_MIXER = 100 /* not of GGUF */
 } tn__gating;
 
 struct tn__mixer;
@@ -36,17 +37,21 @@ typedef struct tn__layer_hparams {
     /* What mixes tokens in this layer; NULL: attention (parts/attention.c). */
     const struct tn__mixer *mixer;
     int32_t window; /* positions that attention sees; 0: all */
+    int32_t chunk;  /* attention sees the query's chunk of this many positions only; 0: no chunks */
     bool no_rope;
     bool plain_rope; /* RoPE without the model's scaling */
     float rope_base, rope_scale;
-    float xielu_n, xielu_p, xielu_beta; /* xIELU: of the exponential, of the square, of x */
+    float swiglu_limit, swiglu_limit_shared; /* of the experts, and of other feed-forward parts; 0: none */
+    float xielu_n, xielu_p, xielu_beta;      /* xIELU: of the exponential, of the square, of x */
 } tn__layer_hparams;
 
 typedef struct tn__hparams {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer;
     int32_t n_stored_layers; /* layers with tensors of their own, which the others use again in the same order */
+    int32_t n_nextn;         /* layers in the file after those, which predict further tokens; no graph uses them */
     int32_t head_k, head_v, n_rot; /* of layers that do not say otherwise */
     tn__layer_hparams *layers;
+    bool layer_norm; /* norms subtract the mean; otherwise RMS norms */
     float norm_eps;
     float post_norm_eps;      /* of norms after a part; 0: norm_eps */
     tn_rope_mode rope;        /* the architecture's, unless the file says otherwise */
@@ -60,12 +65,19 @@ typedef struct tn__hparams {
     float attn_soft_cap, final_soft_cap, max_alibi, clamp_qkv;
     float attn_scale;        /* 0: 1/√head_k */
     float temperature_scale; /* queries are multiplied by 1 + this × ln(1 + ⌊position / length⌋); 0: never */
-    int32_t temperature_length;
+    int32_t temperature_length, temperature_offset; /* the offset is added to positions */
+    bool temperature_without_rope;                  /* only queries of layers without RoPE are multiplied */
+    bool bare_qk_norm;                             /* RoPE is followed by RMS norms of q and k that have no weights */
+    float attn_out_scale;                          /* of the output of attention; 0: none */
     float embd_scale, residual_scale, logit_scale; /* 0: none */
     int32_t n_expert, n_expert_used, n_ff_expert, n_ff_shared;
     tn__gating gating;
     bool norm_expert_weights;
     float expert_scale;
+    int32_t n_expert_groups, n_groups_used; /* experts are chosen from the highest groups; 0 or 1: from all */
+    int32_t experts_per_group, n_ff_chunk;  /* of small experts that groups of the others share */
+    float expert_group_scale;
+    float experts_sum_scale; /* of the sum of the experts and what runs beside them; 0: none */
     int32_t n_token_types;
     /* Recurrent layers. Heads: the rank of the time steps in Mamba, else heads of values; inner: all of them
      * together; groups: heads of keys; state: the size of one. */
@@ -148,11 +160,17 @@ typedef struct tn__arch {
     bool bare_embedding_norm; /* the embedding is normalised, without weights */
     bool rope_in_windows;     /* in a model with windows the other layers have no RoPE */
     bool norm_qk_after_rope;
-    bool either_ffn;     /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
-    bool positive_decay; /* ssm_a of Kimi delta attention is positive */
-    bool keys_as_values; /* a layer without attn_v has values made by attn_k */
-    bool tiled_heads;    /* of linear attention: value head h reads key head h % (heads of keys) */
-    bool ffn_scales;     /* scales of feed-forward matrices are applied where a file has them */
+    bool either_ffn;         /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
+    bool positive_decay;     /* ssm_a of Kimi delta attention is positive */
+    bool keys_as_values;     /* a layer without attn_v has values made by attn_k */
+    bool tiled_heads;        /* of linear attention: value head h reads key head h % (heads of keys) */
+    bool ffn_scales;         /* scales of feed-forward matrices are applied where a file has them */
+    tn__gating gating;       /* of files that do not say; 0: softmax */
+    bool router_reads_layer; /* the router reads the state before the layer instead of the experts' input */
+    bool weights_before;     /* the weights of experts multiply their input instead of their output */
+    /* A layer without experts and without the matrices of a dense part applies SiLU alone, as other programs do. */
+    bool ffn_without_matrices;
+    bool softplus_gate; /* attn_gate: softplus instead of the sigmoid */
     /* Tensors of some files that graphs of this family do not use, separated by spaces, as in "attn_q.bias
      * output.bias": in a layer without "blk.N.". NULL: none. */
     const char *unused;

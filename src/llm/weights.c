@@ -48,7 +48,7 @@ static bool split_name(const char *name, int32_t *layer, const char **rest) {
 /* Tensors of some files that no graph uses. */
 static bool is_ignored(const char *name) {
     static const char *const endings[] = {".input_scale", ".attn_rot_embd", ".rotary_emb.inv_freq",
-                                          ".attn.masked_bias"};
+                                          ".attn.masked_bias", ".attn_gate.scale"};
     size_t length = strlen(name);
     if (strncmp(name, "cls.", 4) == 0) return true;   /* classifier heads other than the one in the table */
     if (strncmp(name, "dense_", 6) == 0) return true; /* projections of pooled embeddings */
@@ -82,6 +82,10 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
     for (size_t i = 0; i < count && !row; i++)
         if (names_row(rest, rows[i].name)) row = &rows[i];
     if ((!row && is_ignored(w->info->name)) || is_unused(m->arch, rest)) {
+        w->ignored = true;
+        return TN_OK;
+    }
+    if (in_layer && layer >= m->h.n_layer && layer - m->h.n_layer < m->h.n_nextn) {
         w->ignored = true;
         return TN_OK;
     }
@@ -138,12 +142,19 @@ static tn_status check_rows(const tn_model *m, int32_t i) {
 /* The matrices of attention. Every family may have q, k and v in one matrix or in three. */
 static tn_status check_attention(const tn_model *m, int32_t i) {
     const tn__layer *l = &m->w.layers[i];
-    if (!tn__layer_attends(&m->h.layers[i])) return TN_OK;
+    const tn__layer_hparams *h = &m->h.layers[i];
+    if (!tn__layer_attends(h)) return TN_OK;
     if (!l->wq && !l->wqkv)
         return missing_weight(m, i, tn__arch_has(m->arch, TN_ARCH_FUSED_QKV) ? "attn_qkv" : "attn_q");
     const bool own = !m->h.layers[i].cells_of;
     if (own && l->wq && !l->wqkv && !l->wk) return missing_weight(m, i, "attn_k");
     if (own && l->wq && !l->wqkv && !l->wv && !m->arch->keys_as_values) return missing_weight(m, i, "attn_v");
+    if (l->attn_gate && l->attn_gate->ne[1] != h->n_head && l->attn_gate->ne[1] != (int64_t)h->n_head * h->head_v)
+        return tn_fail(TN_E_SHAPE,
+                       "%s: tensor '%s' has %lld rows; it needs one for each of %d heads, or for each of "
+                       "their %d elements",
+                       tn_gguf_path(m->file), l->attn_gate->name, (long long)l->attn_gate->ne[1], h->n_head,
+                       h->head_v);
     return TN_OK;
 }
 
@@ -156,13 +167,14 @@ static tn_status check_feed_forward(const tn_model *m, int32_t i) {
     if (l->router && !moe && !m->arch->either_ffn) return missing_weight(m, i, "ffn_up");
     if (!l->router && moe && !m->arch->either_ffn) return missing_weight(m, i, "ffn_gate_inp");
     if (l->router) {
-        if (!l->up_exps) return missing_weight(m, i, "ffn_up_exps");
+        if (!l->gate_up_exps && !l->up_exps) return missing_weight(m, i, "ffn_up_exps");
         if (!l->down_exps) return missing_weight(m, i, "ffn_down_exps");
-        if (gated && !l->gate_exps) return missing_weight(m, i, "ffn_gate_exps");
+        if (gated && !l->gate_up_exps && !l->gate_exps) return missing_weight(m, i, "ffn_gate_exps");
         if (gated && l->up_shexp && !l->gate_shexp) return missing_weight(m, i, "ffn_gate_shexp");
         if (l->up_shexp && !l->down_shexp) return missing_weight(m, i, "ffn_down_shexp");
         return TN_OK;
     }
+    if (!l->ffn_up && m->arch->ffn_without_matrices) return TN_OK;
     if (!l->ffn_up) return missing_weight(m, i, l->up_exps || l->down_exps ? "ffn_gate_inp" : "ffn_up");
     if (!l->ffn_down) return missing_weight(m, i, "ffn_down");
     if (l->ffn_up->ne[1] != n_ff && l->ffn_up->ne[1] != 2 * n_ff)

@@ -259,7 +259,9 @@ const tn__arch tn__dense_families[] = {
         .info = {.name = "llada", .traits = TN_ARCH_DIFFUSION},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
-        .unused = "attn_output.bias ffn_gate.bias ffn_up.bias ffn_down.bias rope_freqs.weight",
+        .unused = "attn_output.bias ffn_gate.bias ffn_up.bias ffn_down.bias rope_freqs.weight ffn_gate_inp.weight "
+                  "ffn_gate_exps.weight ffn_up_exps.weight ffn_down_exps.weight",
+        .ffn_without_matrices = true,
     },
     {
         .info = {.name = "ernie4_5", .classes = {{"Ernie4_5ForCausalLM", 0}, {"Ernie4_5_ForCausalLM", 0}}},
@@ -454,7 +456,9 @@ const tn__arch tn__dense_families[] = {
     {
         .info = {.name = "refact", .traits = TN_ARCH_NO_ROPE, .typical = {.alibi = 8, .kv_heads = 1}},
         .activation = TN_OP_SWIGLU,
-        .unused = "attn_output.bias ffn_gate.bias ffn_up.bias ffn_down.bias rope_freqs.weight",
+        .unused = "attn_output.bias ffn_gate.bias ffn_up.bias ffn_down.bias rope_freqs.weight ffn_gate_inp.weight "
+                  "ffn_gate_exps.weight ffn_up_exps.weight ffn_down_exps.weight",
+        .ffn_without_matrices = true,
         .read = read_alibi,
     },
     {

@@ -117,7 +117,7 @@ static tn_tensor *build_minimax_01(tn__builder *b, int32_t il, tn_tensor *x) {
     in = tn__build_wanted(b, il, in, "attn_norm_wanted");
     tn_tensor *sum = tn__name_node(b, tn_add(a, y, tn__build_scaled(b, in, scale)), "attn_sum");
     in = tn__name_node(b, tn__build_norm(b, sum, l->ffn_norm, NULL), "ffn_norm");
-    return tn_add(a, tn__build_experts(b, l, in), tn__build_scaled(b, in, scale));
+    return tn_add(a, tn__build_experts(b, il, in), tn__build_scaled(b, in, scale));
 }
 
 static tn_status read_plamo2(const tn_gguf *file, tn__hparams *h) {

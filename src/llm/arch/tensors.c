@@ -22,15 +22,15 @@
 #define EITHER(condition) ((condition) ? USUAL : OPTIONAL) /* models may differ from their family */
 #define ATTENDS tn__layer_attends(l)
 #define HAS_MIXER tn__layer_mixes(l)
-#define HAS_GATE                                                                                                     \
-    ((ATTENDS && HAS(ATTN_GATE)) || MIXES(DELTA_NET) || MIXES(LIGHTNING) || (LATENT && HAS(GATED_LATENT))            \
-         ? true                                                                                                      \
-         : OPTIONAL)
+#define OWN_HEAD_GATE (ATTENDS && HAS(ATTN_GATE) && HAS(HEAD_GATE)) /* some models do without */
+#define MIXER_GATE (MIXES(DELTA_NET) || MIXES(LIGHTNING) || (LATENT && HAS(GATED_LATENT)))
+#define HAS_GATE (OWN_HEAD_GATE ? USUAL : (ATTENDS && HAS(ATTN_GATE)) || MIXER_GATE ? true : OPTIONAL)
 #define PRE_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(NO_PRE_NORMS))
 /* The norm of the embedding may serve as the first layer's. */
 #define FIRST_NORM                                                                                                   \
     (!(PRE_NORM && HAS_MIXER) ? false : l == h->layers && HAS(EMBEDDING_NORM) && HAS(ENCODER) ? OPTIONAL : true)
-#define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !HAS(RENAMED_FFN_NORM) && !HAS(ATTN_NORM_2))
+#define OTHER_FFN_NORM (HAS(RENAMED_FFN_NORM) || HAS(FFN_NORM_OUT) || HAS(ATTN_NORM_2))
+#define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !OTHER_FFN_NORM)
 #define NORM_OF_FFN (HAS_FFN_NORM && HAS(FFN_NORM_OR_PARALLEL) ? USUAL : HAS_FFN_NORM)
 #define EMBEDDING_NORM (HAS(BERT) || HAS(EMBEDDING_NORM) || HAS(RENAMED_LAST_NORM))
 #define FINAL_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(RENAMED_LAST_NORM))
@@ -43,7 +43,7 @@
 #define OWN_GATE (!HAS(NO_GATE) && !HAS(FUSED_UP))
 #define FEEDS tn__layer_feeds(l)
 #define MOE l->moe
-#define DENSE (!l->moe && l->n_ff > 0)
+#define DENSE ((!l->moe || HAS(DENSE_TOO)) && l->n_ff > 0)
 #define SHARED (MOE && h->n_ff_shared > 0)
 
 /* Dimensions. */
@@ -72,6 +72,8 @@
 #define UP LOOSE(HAS(FUSED_UP) ? 2 * (int64_t)l->n_ff : l->n_ff) /* maybe gate and up together: see weights.c */
 #define EXPERT h->n_expert
 #define FF_EXPERT h->n_ff_expert
+#define FF_CHUNK h->n_ff_chunk
+#define CHUNK_EXPERTS (h->experts_per_group > 0 ? h->n_expert / h->experts_per_group : 0)
 #define FF_SHARED GIVEN(h->n_ff_shared)
 
 /* Of latent attention (parts/latent.h). */

@@ -3,6 +3,7 @@
 #ifndef TN_LLM_ARCH_TENSORS_H
 #define TN_LLM_ARCH_TENSORS_H
 
+#include "llm/parts/experts.h"
 #include "llm/parts/latent.h"
 #include "llm/parts/layer_embedding.h"
 #include "llm/parts/recurrent.h"
@@ -41,17 +42,20 @@
     X(so, "attn_output.scale", D1(ONE), BIAS, OPTIONAL)                                                         \
     X(attn_gate, "attn_gate.weight", D2(EMBD, GATE), MATRIX, HAS_GATE)                     \
     X(attn_sub_norm, "attn_sub_norm.weight", D1(ATTN_OUT), NORM, ATTENDS && HAS(SUB_NORMS))                     \
-    X(sinks, "attn_sinks.weight", D1(HEADS), BIAS, HAS(SINKS))                                                  \
-    X(attn_out_norm, "attn_output_norm.weight", D1(EMBD), NORM, HAS(BERT))                                      \
+    X(sinks, "attn_sinks.weight", D1(HEADS), BIAS, HAS(SINKS) ? true : OPTIONAL)                                \
+    X(attn_out_norm, "attn_output_norm.weight", D1(EMBD), NORM, HAS(BERT) || HAS(FFN_NORM_OUT) || HAS(POST_NORMS_OUT)) \
     X(attn_out_norm_b, "attn_output_norm.bias", D1(EMBD), BIAS, HAS(BERT) && HAS(NORM_BIAS))                    \
     X(attn_post_norm, "post_attention_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS) || HAS(RENAMED_FFN_NORM)) \
     X(ffn_norm, "ffn_norm.weight", D1(EMBD), NORM, NORM_OF_FFN)                                                 \
     X(ffn_norm_b, "ffn_norm.bias", D1(EMBD), BIAS, EITHER(HAS_FFN_NORM && HAS(NORM_BIAS)))                       \
     X(router, "ffn_gate_inp.weight", D2(EMBD, EXPERT), MATRIX, MOE)                                             \
     X(router_b, "ffn_gate_inp.bias", D1(EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                                 \
-    X(router_bias, "exp_probs_b.bias", D1(EXPERT), BIAS, OPTIONAL)                                              \
-    X(gate_exps, "ffn_gate_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(NO_GATE))             \
-    X(up_exps, "ffn_up_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE)                                  \
+    X(router_bias, "exp_probs_b.bias", D1(EXPERT), BIAS, EITHER(MOE && HAS(ROUTER_BIAS)))                       \
+    X(router_bias_bare, "exp_probs_b", D1(EXPERT), BIAS, OPTIONAL)                                              \
+    X(exps_norm, "ffn_norm_exps.weight", D1(EMBD), NORM, MOE && HAS(EXPERTS_NORM))                              \
+    X(gate_up_exps, "ffn_gate_up_exps.weight", D3(EMBD, 2 * (int64_t)FF_EXPERT, EXPERT), MATRIX, EITHER(MOE && HAS(MERGED_EXPERTS))) \
+    X(gate_exps, "ffn_gate_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(NO_GATE) && !HAS(MERGED_EXPERTS)) \
+    X(up_exps, "ffn_up_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(MERGED_EXPERTS))          \
     X(down_exps, "ffn_down_exps.weight", D3(FF_EXPERT, EMBD, EXPERT), MATRIX, MOE)                              \
     X(gate_exps_b, "ffn_gate_exps.bias", D2(FF_EXPERT, EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                  \
     X(up_exps_b, "ffn_up_exps.bias", D2(FF_EXPERT, EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                      \
@@ -79,13 +83,14 @@
     X(ffn_sub_norm, "ffn_sub_norm.weight", D1(FF), NORM, FEEDS && HAS(SUB_NORMS))                               \
     X(layer_scale, "layer_output_scale.weight", D1(ONE), BIAS, HAS(LAYER_SCALE))                                \
     X(ffn_post_norm, "post_ffw_norm.weight", D1(EMBD), NORM, HAS(POST_NORMS))                           \
-    X(layer_out_norm, "layer_output_norm.weight", D1(EMBD), NORM, HAS(BERT))                                    \
+    X(layer_out_norm, "layer_output_norm.weight", D1(EMBD), NORM, HAS(BERT) || HAS(POST_NORMS_OUT))             \
     X(layer_out_norm_b, "layer_output_norm.bias", D1(EMBD), BIAS, HAS(BERT) && HAS(NORM_BIAS))                  \
     X(rope_freqs, "rope_freqs.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)
 
 /* The rows of all parts. Every layer has those of its mixer and of the further parts of its architecture. */
 #define TN__LAYER_TENSORS(X)                                                                                    \
     TN__COMMON_TENSORS(X)                                                                                       \
+    TN__CHUNK_EXPERT_TENSORS(X)                                                                                 \
     TN__RECURRENT_TENSORS(X)                                                                                    \
     TN__LATENT_TENSORS(X)                                                                                       \
     TN__LAYER_EMBEDDING_TENSORS(X)

@@ -253,6 +253,7 @@ const tn__arch tn__transformers[] = {
                  .classes = {{"OlmoeForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+        .unused = "attn_q.bias attn_k.bias attn_v.bias attn_q.scale attn_k.scale attn_v.scale",
     },
     /* Attention sinks, windows in every other layer, experts with biases and a clamped gate. */
     {

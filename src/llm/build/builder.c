@@ -14,14 +14,13 @@ void tn__append_now(tn__builder *b, tn_tensor *t) {
 }
 
 tn_tensor *tn__build_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
-    return !tn__arch_has(b->arch, TN_ARCH_LAYER_NORM) ? tn_rms_norm(b->a, x, weight, b->h->norm_eps)
-                                                      : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
+    return !b->h->layer_norm ? tn_rms_norm(b->a, x, weight, b->h->norm_eps)
+                             : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
 }
 
 tn_tensor *tn__build_post_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight) {
     const float eps = b->h->post_norm_eps;
-    return eps > 0 && !tn__arch_has(b->arch, TN_ARCH_LAYER_NORM) ? tn_rms_norm(b->a, x, weight, eps)
-                                                                 : tn__build_norm(b, x, weight, NULL);
+    return eps > 0 && !b->h->layer_norm ? tn_rms_norm(b->a, x, weight, eps) : tn__build_norm(b, x, weight, NULL);
 }
 
 tn_tensor *tn__finish_linear(const tn__builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias,

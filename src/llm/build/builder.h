@@ -16,11 +16,12 @@ typedef struct tn__builder {
     tn_arena *a;
     tn__graph_set *set;
     tn_graph *graph;
-    tn_tensor *tokens;    /* an input, or the argmax that the step before left on the device */
-    tn_tensor *embedding; /* of the tokens, before the first layer */
-    tn_tensor *shared;    /* what the architecture's `begin` computes once for all layers */
-    tn_status status;     /* of tn__append_now */
-    char suffix[40];      /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
+    tn_tensor *tokens;       /* an input, or the argmax that the step before left on the device */
+    tn_tensor *embedding;    /* of the tokens, before the first layer */
+    tn_tensor *shared;       /* what the architecture's `begin` computes once for all layers */
+    tn_tensor *router_input; /* what the MoE router of this layer reads; NULL: the input of the experts */
+    tn_status status;        /* of tn__append_now */
+    char suffix[40]; /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
 } tn__builder;
 
 tn__builder tn__begin_graph(const tn_session_plan *plan, tn__shape shape, tn__graph_set *set);
@@ -74,15 +75,24 @@ tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x);
 
 /* ---- Feed-forward (parts/feed_forward.c, parts/experts.c, parts/activation.c) ---- */
 
+/* Experts that tokens use: [used, tokens]; probabilities of all of them: [experts, tokens]. */
+typedef struct tn__expert_choice {
+    tn_tensor *ids, *weights, *probs;
+} tn__expert_choice;
+tn__expert_choice tn__build_choice(const tn__builder *b, const tn__layer *l, tn_tensor *logits);
+/* Normalised and scaled, as the model has it. */
+tn_tensor *tn__build_expert_weights(const tn__builder *b, tn_tensor *weights);
+
 /* In the feed-forward part a matrix's scale covers its bias too. */
 tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
                                 const char *what);
 /* The activation of a feed-forward part without gates (parts/activation.c). */
 tn_tensor *tn__build_activation(const tn__builder *b, const tn__layer *l, tn_tensor *x);
 /* act(gate) · up; without `up` the rows of `gate` hold both. */
-tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up);
+/* Up to ±limit, and the activated gate up to the limit; 0: no limit. */
+tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up, float limit);
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x);
-tn_tensor *tn__build_experts(const tn__builder *b, const tn__layer *l, tn_tensor *x);
+tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x);
 tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x); /* dense or experts */
 /* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
 tn_tensor *tn__build_serial_ffn(tn__builder *b, int32_t il, tn_tensor *x);

@@ -36,6 +36,7 @@ tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
                              : in;
     tn_tensor *attn = tn__build_wanted(b, il, tn__build_mixer(b, il, attn_in), "attn_wanted");
     x = tn__build_wanted(b, il, x, "x_wanted");
+    b->router_input = b->arch->router_reads_layer ? x : NULL;
     if (residual == TN__RESIDUAL_PARALLEL) in = tn__build_wanted(b, il, in, "attn_norm_wanted");
     if (l->attn_post_norm) attn = tn__name_node(b, tn__build_post_norm(b, attn, l->attn_post_norm), "attn_post_norm");
     attn = tn__name_node(b, tn__build_scaled(b, attn, b->h->residual_scale), "attn_scaled");
@@ -112,7 +113,7 @@ static tn_tensor *build_classifier(const tn__builder *b, tn_tensor *x) {
 static size_t graph_tensor_limit(const tn_session_plan *p, tn__shape shape) {
     const tn_model *m = p->model;
     const size_t chunks = tn__ffn_most_chunks(p, shape.n_tokens);
-    return (size_t)m->h.n_layer * (96 + 48 * chunks) + 64;
+    return (size_t)m->h.n_layer * (96 + 80 * chunks) + 64;
 }
 
 /* What a graph of this kind gives, from the state after the last layer. */

@@ -1,6 +1,8 @@
 /* Activations of the feed-forward part. */
 #include "llm/build/builder.h"
 
+#include <math.h>
+
 /* xIELU: αp·x² + β·x above zero, αn·(eˣ − 1 − x) + β·x below. elu(x) − x is zero above zero, so that both sides are
  * one sum. */
 static tn_tensor *build_xielu(const tn__builder *b, const tn__layer_hparams *l, tn_tensor *x) {
@@ -19,7 +21,11 @@ tn_tensor *tn__build_activation(const tn__builder *b, const tn__layer *l, tn_ten
     return tn__name_node(b, y, "ffn_act");
 }
 
-tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up) {
+tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up, float limit) {
+    if (limit > 0 && up) {
+        gate = tn_clamp(b->a, tn_silu(b->a, gate), -INFINITY, limit);
+        return tn__name_node(b, tn_mul(b->a, gate, tn_clamp(b->a, up, -limit, limit)), "ffn_act");
+    }
     if (!b->h->squared_relu) return tn__name_node(b, tn_glu(b->a, b->h->activation, gate, up, false), "ffn_act");
     if (!up && gate) {
         const int64_t half = gate->ne[0] / 2;

@@ -119,8 +119,13 @@ tn__qkv tn__norm_and_rotate(const tn__builder *b, int32_t il, tn__qkv y) {
     y.q = tn__build_rope(b, il, y.q, "q_rope");
     y.k = tn__build_rope(b, il, y.k, "k_rope");
     if (b->arch->norm_qk_after_rope) norm_heads(b, il, &y);
+    const bool rotates = !b->h->layers[il].no_rope;
+    if (b->h->bare_qk_norm && rotates) {
+        y.q = tn__name_node(b, tn__build_norm(b, y.q, NULL, NULL), "q_norm");
+        y.k = tn__name_node(b, tn__build_norm(b, y.k, NULL, NULL), "k_norm");
+    }
     tn_tensor *q_scale = tn__builder_input(b, TN__INPUT_QUERY_SCALES);
-    if (q_scale) y.q = tn_mul(b->a, y.q, q_scale);
+    if (q_scale && !(b->h->temperature_without_rope && rotates)) y.q = tn_mul(b->a, y.q, q_scale);
     return y;
 }
 
@@ -135,6 +140,7 @@ tn_attention_params tn__attention_params(const tn__builder *b, int32_t il) {
         .causal = h->causal,
         .window = side,
         .window_after = h->causal ? 0 : side,
+        .chunk = h->layers[il].chunk,
     };
 }
 
@@ -165,6 +171,14 @@ tn_tensor *tn__build_attend(tn__builder *b, int32_t il, const tn__qkv *x, const 
     return build_rotation(b, y, cache->rotate_v, "attn_rotated");
 }
 
+/* The output y of attention, [head, heads, tokens], times a function of x: of every element, or of every head. */
+static tn_tensor *build_attn_gate(const tn__builder *b, tn_tensor *w, tn_tensor *x, tn_tensor *y) {
+    tn_tensor *gate = tn__build_linear(b, w, NULL, NULL, x, "attn_gate");
+    gate = b->arch->softplus_gate ? tn_softplus(b->a, gate) : tn_sigmoid(b->a, gate);
+    const int64_t each = w->ne[1] == y->ne[1] ? 1 : y->ne[0];
+    return tn__name_node(b, tn_mul(b->a, y, tn_reshape(b->a, gate, each, y->ne[1], y->ne[2])), "attn_gated");
+}
+
 tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     const tn__qkv qkv = tn__build_qkv(b, il, x);
@@ -172,13 +186,11 @@ tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x) {
     if (!qkv.q || !qkv.k || !qkv.v) return NULL;
     tn_tensor *y = tn__build_attend(b, il, &qkv, &p);
     if (!y) return NULL;
-    y = tn_reshape(b->a, y, y->ne[0] * y->ne[1], y->ne[2]);
-    if (l->attn_gate) {
-        tn_tensor *gate = tn_sigmoid(b->a, tn__build_linear(b, l->attn_gate, NULL, NULL, x, "attn_gate"));
-        y = tn__name_node(b, tn_mul(b->a, y, gate), "attn_gated");
-    }
+    if (l->attn_gate) y = build_attn_gate(b, l->attn_gate, x, y);
+    y = y ? tn_reshape(b->a, y, y->ne[0] * y->ne[1], y->ne[2]) : NULL;
     if (l->attn_sub_norm) y = tn__name_node(b, tn__build_norm(b, y, l->attn_sub_norm, NULL), "attn_sub_norm");
-    return tn__build_linear(b, l->wo, l->so, l->bo, y, "attn_out");
+    y = tn__build_linear(b, l->wo, l->so, l->bo, y, "attn_out");
+    return tn__name_node(b, tn__build_scaled(b, y, b->h->attn_out_scale), "attn_out_scaled");
 }
 
 static tn_tensor *build_linear_mixer(tn__builder *b, int32_t il, tn_tensor *x) {

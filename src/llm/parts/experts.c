@@ -1,5 +1,7 @@
-/* A mixture of experts as the feed-forward part of a layer. */
+/* A mixture of experts as the feed-forward part of a layer. parts/router.c chooses them. */
 #include "llm/build/builder.h"
+
+#include "base/checked.h"
 
 /* The matmul of the chosen experts, with the scale and bias of each. */
 static tn_tensor *build_expert_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias,
@@ -18,43 +20,81 @@ static tn_tensor *build_expert_linear(const tn__builder *b, tn_tensor *w, tn_ten
     return tn__name_node(b, y, what);
 }
 
-tn_tensor *tn__build_experts(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+/* The activation between the matrices of the chosen experts. */
+static tn_tensor *build_expert_activation(const tn__builder *b, int32_t il, tn_tensor *x, tn_tensor *ids) {
+    const tn__layer *l = &b->m->w.layers[il];
+    if (l->gate_up_exps)
+        return tn__build_gated(b, build_expert_linear(b, l->gate_up_exps, l->up_exps_s, NULL, x, ids, "ffn_gate_up"),
+                               NULL, 0);
+    tn_tensor *up = build_expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, x, ids, "ffn_up");
+    if (!l->gate_exps) return tn__build_activation(b, l, up);
+    return tn__build_gated(b,
+                           build_expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, x, ids, "ffn_gate"),
+                           up, b->h->layers[il].swiglu_limit);
+}
+
+/* The expert that every token uses. */
+static tn_tensor *build_shared_expert(const tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    tn_arena *a = b->a;
+    tn_tensor *up = tn__build_ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x, "shared_up");
+    tn_tensor *inner =
+        l->gate_shexp
+            ? tn__build_gated(b, tn__build_ffn_linear(b, l->gate_shexp, l->gate_shexp_s, NULL, x, "shared_gate"), up,
+                              b->h->layers[il].swiglu_limit_shared)
+            : tn__build_activation(b, l, up);
+    tn_tensor *y = tn__build_ffn_linear(b, l->down_shexp, l->down_shexp_s, NULL, inner, "shared_out");
+    if (!l->shared_router) return y;
+    tn_tensor *router = tn_reshape(a, l->shared_router, b->h->n_embd, 1);
+    tn_tensor *gate = tn_sigmoid(a, tn__name_node(b, tn_mul_mat(a, router, x), "shared_router"));
+    return tn_mul(a, y, gate);
+}
+
+/* Small experts, one for each group of the others, which read the sum of those. A group is in use where one of its
+ * experts is; its weight is that of the expert with its number, as other programs have it. */
+static tn_tensor *build_chunk_experts(const tn__builder *b, const tn__layer *l, tn_tensor *x,
+                                      const tn__expert_choice *choice) {
     const tn__hparams *h = b->h;
     tn_arena *a = b->a;
-    if (!x) return NULL;
-    int64_t tokens = x->ne[1], used = h->n_expert_used;
-    tn_tensor *logits = tn__build_linear(b, l->router, NULL, l->router_b, x, "router"), *probs = logits;
-    if (h->gating == TN__GATING_SOFTMAX) probs = tn_soft_max(a, logits, NULL, NULL, 1, 0);
-    if (h->gating == TN__GATING_SIGMOID) probs = tn_sigmoid(a, logits);
-    probs = tn__name_node(b, probs, "router_probs");
-    tn_tensor *ranked = l->router_bias ? tn_add(a, probs, l->router_bias) : probs;
-    tn_tensor *ids = tn__name_node(b, tn_top_k(a, ranked, h->n_expert_used), "experts");
-    tn_tensor *weights =
-        tn_reshape(a, tn_get_rows(a, tn_reshape(a, probs, 1, h->n_expert, tokens), ids), used, tokens);
-    if (h->gating == TN__GATING_SOFTMAX_OF_CHOSEN) weights = tn_soft_max(a, weights, NULL, NULL, 1, 0);
-    if (h->norm_expert_weights) weights = tn_div(a, weights, tn_sum_rows(a, weights));
-    weights = tn__name_node(b, tn__build_scaled(b, weights, h->expert_scale), "expert_weights");
-
-    tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens);
-    tn_tensor *up = build_expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, row, ids, "ffn_up");
-    tn_tensor *y =
-        l->gate_exps
-            ? tn__build_gated(
-                  b, build_expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, row, ids, "ffn_gate"), up)
-            : tn__build_activation(b, l, up);
-    y = build_expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, ids, "ffn_down");
-    y = tn__name_node(b, tn_mix(a, y, weights), l->up_shexp ? "ffn_mix" : "ffn_out");
-    if (l->up_shexp) {
-        tn_tensor *inner =
-            tn__build_gated(b, tn__build_ffn_linear(b, l->gate_shexp, l->gate_shexp_s, NULL, x, "shared_gate"),
-                            tn__build_ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x, "shared_up"));
-        tn_tensor *shared = tn__build_ffn_linear(b, l->down_shexp, l->down_shexp_s, NULL, inner, "shared_out");
-        if (l->shared_router) {
-            tn_tensor *router = tn_reshape(a, l->shared_router, h->n_embd, 1);
-            tn_tensor *gate = tn_sigmoid(a, tn__name_node(b, tn_mul_mat(a, router, x), "shared_router"));
-            shared = tn_mul(a, shared, gate);
-        }
-        y = tn__name_node(b, tn_add(a, y, shared), "ffn_out");
+    if (!x || !choice->ids) return NULL;
+    const int64_t tokens = x->ne[1], used = TN__MIN(h->n_expert_used, h->n_expert / h->experts_per_group);
+    tn_tensor *ids =
+        used == choice->ids->ne[0] ? choice->ids : tn_cont(a, tn__build_columns(b, choice->ids, 0, used));
+    if (h->experts_per_group > 1) { /* ⌊id / size⌋ */
+        const float share = 1.0f / (float)h->experts_per_group;
+        ids = tn_cast(a, tn_scale(a, tn_cast(a, ids, TN_F32), share, 0.5f * share), TN_I32);
     }
+    ids = tn__name_node(b, ids, "expert_chunks");
+    tn_tensor *weights = tn_reshape(a, choice->probs, 1, h->n_expert, tokens);
+    weights = tn__build_expert_weights(b, tn_reshape(a, tn_get_rows(a, weights, ids), used, tokens));
+    tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens);
+    tn_tensor *up = build_expert_linear(b, l->up_chexps, NULL, NULL, row, ids, "chunk_up");
+    tn_tensor *y =
+        tn__build_gated(b, build_expert_linear(b, l->gate_chexps, NULL, NULL, row, ids, "chunk_gate"), up, 0);
+    y = tn_mix(a, build_expert_linear(b, l->down_chexps, NULL, NULL, y, ids, "chunk_down"), weights);
+    return tn__name_node(b, tn_add(a, x, tn__build_scaled(b, y, h->expert_group_scale)), "ffn_chunks");
+}
+
+tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__hparams *h = b->h;
+    const tn__layer *l = &b->m->w.layers[il];
+    tn_arena *a = b->a;
+    if (!x) return NULL;
+    const int64_t tokens = x->ne[1];
+    tn_tensor *logits =
+        tn__build_linear(b, l->router, NULL, l->router_b, b->router_input ? b->router_input : x, "router");
+    const tn__expert_choice c = tn__build_choice(b, l, logits);
+    tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens), *weights = c.weights;
+    if (b->arch->weights_before) {
+        const int64_t each[] = {h->n_embd, h->n_expert_used, tokens, 1};
+        row = tn_mul(a, tn_repeat(a, row, each), tn_reshape(a, weights, 1, h->n_expert_used, tokens));
+        row = tn__name_node(b, row, "experts_in");
+        weights = tn_scale(a, weights, 0, 1);
+    }
+    tn_tensor *y = build_expert_activation(b, il, row, c.ids);
+    y = build_expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, c.ids, "ffn_down");
+    y = tn__name_node(b, tn_mix(a, y, weights), l->up_shexp ? "ffn_mix" : "ffn_out");
+    if (l->up_chexps) y = build_chunk_experts(b, l, y, &c);
+    if (l->up_shexp) y = tn__name_node(b, tn_add(a, y, build_shared_expert(b, il, x)), "ffn_out");
     return y;
 }

@@ -18,13 +18,16 @@ tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *s
 }
 
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+    const float limit = b->h->layers[l - b->m->w.layers].swiglu_limit_shared;
+    if (!l->ffn_up) return tn__name_node(b, tn_silu(b->a, x), "ffn_act"); /* tn__arch.ffn_without_matrices */
     tn_tensor *up = tn__build_ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x, "ffn_up"), *y;
     if (tn__arch_has(b->arch, TN_ARCH_NO_GATE))
         y = tn__build_activation(b, l, up);
     else if (l->ffn_gate)
-        y = tn__build_gated(b, tn__build_ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x, "ffn_gate"), up);
+        y = tn__build_gated(b, tn__build_ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x, "ffn_gate"), up,
+                            limit);
     else
-        y = tn__build_gated(b, up, NULL); /* one matrix holds gate and up */
+        y = tn__build_gated(b, up, NULL, 0); /* one matrix holds gate and up */
     if (l->ffn_act && y) y = tn__name_node(b, tn_div(b->a, y, l->ffn_act), "ffn_act_scaled");
     if (l->ffn_sub_norm) y = tn__name_node(b, tn__build_norm(b, y, l->ffn_sub_norm, NULL), "ffn_sub_norm");
     return tn__build_ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y, "ffn_out");
@@ -32,7 +35,11 @@ tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tens
 
 tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
-    tn_tensor *y = l->router ? tn__build_experts(b, l, x) : tn__build_dense_ffn(b, l, x);
+    tn_tensor *y = l->router ? tn__build_experts(b, il, x) : tn__build_dense_ffn(b, l, x);
+    const bool beside = l->router && l->ffn_up && tn__arch_has(b->arch, TN_ARCH_DENSE_TOO);
+    if (beside) y = tn__name_node(b, tn_add(b->a, y, tn__build_dense_ffn(b, l, x)), "ffn_both");
+    if (beside || (l->router && l->up_shexp))
+        y = tn__name_node(b, tn__build_scaled(b, y, b->h->experts_sum_scale), "ffn_sum_scaled");
     if (l->ffn_post_norm) y = tn__name_node(b, tn__build_post_norm(b, y, l->ffn_post_norm), "ffn_post_norm");
     return tn__name_node(b, tn__build_scaled(b, y, b->h->residual_scale), "ffn_scaled");
 }
@@ -46,7 +53,8 @@ size_t tn__ffn_most_chunks(const tn_session_plan *p, int32_t n_tokens) {
 
 /* Whether another device copies the host's weights over for this many rows: it does so once per chunk. */
 static bool copies_weights(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
-    const tn_tensor *example = tn_mul_mat(b->a, l->router ? l->router : l->ffn_up, x);
+    tn_tensor *matrix = l->router ? l->router : l->ffn_up;
+    const tn_tensor *example = matrix ? tn_mul_mat(b->a, matrix, x) : NULL;
     for (size_t d = 0; example && d < b->plan->placement.n_devices; d++)
         if (tn_device_wants_op(tn__plan_device(b->plan, d), example)) return true;
     return false;
@@ -61,17 +69,22 @@ static int64_t ffn_chunk(const tn__builder *b, int32_t il, tn_tensor *x) {
     return TN__MAX(least, TN__MIN(most, chunk));
 }
 
+static tn_tensor *view_rows(const tn__builder *b, tn_tensor *x, int64_t begin, int64_t n) {
+    return tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n}, (const size_t[]){4, x->nb[1]},
+                   (size_t)begin * x->nb[1]);
+}
+
 tn_tensor *tn__build_serial_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     if (!x) return NULL;
     int64_t rows = x->ne[1], chunk = ffn_chunk(b, il, x);
+    tn_tensor *router_input = b->router_input;
     for (int64_t begin = 0; begin < rows && x; begin += chunk) {
         int64_t n = rows - begin < chunk ? rows - begin : chunk;
         size_t offset = (size_t)begin * x->nb[1];
         if (begin) snprintf(b->suffix, sizeof b->suffix, ".%d@%lld", il, (long long)begin);
-        tn_tensor *part = rows <= chunk ? x
-                                        : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n},
-                                                  (const size_t[]){4, x->nb[1]}, offset);
+        tn_tensor *part = rows <= chunk ? x : view_rows(b, x, begin, n);
+        if (router_input && rows > chunk) b->router_input = view_rows(b, router_input, begin, n);
         if (l->ffn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
             part = tn__name_node(b, tn__build_norm(b, part, l->ffn_norm, l->ffn_norm_b), "ffn_norm");
         tn_tensor *y = tn__build_feed_forward(b, il, part);

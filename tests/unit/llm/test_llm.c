@@ -61,8 +61,11 @@ static void for_every_model_within(double limit, const char *what, way run, cons
         if (!refused) {
             assert_ok(status);
             run(&f);
-            double value = nmse_value(&f.sum);
-            if (f.sum.scale > 0 && value > limit) fail_msg("%s, %s: NMSE %g", *name, what, value);
+            double value = nmse_value(&f.sum), most = limit;
+            /* With random routers a rounded key or value can be enough to choose another expert. */
+            if (!reference_is_golden() && p->cache_k != TN_F32 && tn_model_get_info(f.model).n_expert && most < 0.2)
+                most = 0.2;
+            if (f.sum.scale > 0 && value > most) fail_msg("%s, %s: NMSE %g", *name, what, value);
         }
         tn_session_free(f.session);
         tn_model_close(f.model);

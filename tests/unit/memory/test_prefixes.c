@@ -49,7 +49,8 @@ static void open_case(prefix_case *c, const char *arch, int32_t n_ctx, int32_t n
     const tn_session_params warm = prefix_params(n_ctx, n_prefixes), cold = prefix_params(POOL, 0);
     assert_ok(tn_session_open(c->model, &warm, &c->warm));
     assert_ok(tn_session_open(c->model, &cold, &c->cold));
-    c->windows = tn_model_get_info(c->model).n_window > 0;
+    const int32_t window = tn_model_get_info(c->model).n_window;
+    c->windows = window > 0 && window < POOL;
     c->exact = tn_model_get_info(c->model).is_recurrent;
 }
 static void close_case(prefix_case *c) {
