@@ -83,7 +83,8 @@ typedef enum tn_arch_hf_trait {
     TN_ARCH_HF_GROUPED_QKV = 1 << 3,   /* the fused matrix holds q, k and v of each group of heads together */
     TN_ARCH_HF_NESTED = 1 << 4,        /* the language model's configuration is under text_config */
     /* Matrices of experts are stored [expert, in, out], rows of gate and up alternate. */
-    TN_ARCH_HF_INTERLEAVED_EXPERTS = 1 << 5
+    TN_ARCH_HF_INTERLEAVED_EXPERTS = 1 << 5,
+    TN_ARCH_HF_TRANSPOSED_EXPERTS = 1 << 8 /* the same, gate before up */
 } tn_arch_hf_trait;
 
 typedef struct tn_arch_class {

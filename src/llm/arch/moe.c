@@ -22,7 +22,7 @@ static void find_routers(const tn_gguf *file, tn__hparams *h) {
 /* Every fourth layer has no RoPE; where the file lists the layers with windows, those without. */
 static tn_status read_afmoe(const tn_gguf *file, tn__hparams *h) {
     const bool listed = tn_gguf_get_arr(file, tn__arch_key(file, "attention.sliding_window_pattern"));
-    h->embd_scale = sqrtf((float)h->n_embd);
+    h->embd_scale = tn_gguf_get_f32(file, tn__arch_key(file, "embedding_scale"), sqrtf((float)h->n_embd));
     for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].no_rope = listed ? !h->layers[i].window : i % 4 == 3;
     return TN_OK;
 }
@@ -241,7 +241,8 @@ const tn__arch tn__moe_families[] = {
                            TN_ARCH_SHARED_EXPERT | TN_ARCH_ROUTER_BIAS | TN_ARCH_WINDOW,
                  .window_period = 4,
                  .typical = {.window = 512},
-                 .keys = one_dense},
+                 .keys = one_dense,
+                 .classes = {{"AfmoeForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
@@ -279,11 +280,12 @@ const tn__arch tn__moe_families[] = {
     {
         .info = {.name = "cohere2moe",
                  .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NO_FFN_NORM | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT |
-                           TN_ARCH_MERGED_EXPERTS | TN_ARCH_WINDOW,
+                           TN_ARCH_WINDOW,
                  .window_period = 4,
                  .full_first = true,
                  .typical = {.window = 512, .scale_output = 0.25f},
-                 .keys = one_dense},
+                 .keys = one_dense,
+                 .classes = {{"Cohere2MoeForCausalLM", 0}}},
         .rope = TN_ROPE_NORMAL,
         .residual = TN__RESIDUAL_PARALLEL,
         .activation = TN_OP_SWIGLU,
@@ -312,7 +314,8 @@ const tn__arch tn__moe_families[] = {
     {
         .info = {.name = "dots1",
                  .traits = TN_ARCH_QK_NORM | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT | TN_ARCH_ROUTER_BIAS,
-                 .keys = one_dense},
+                 .keys = one_dense,
+                 .classes = {{"Dots1ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
@@ -322,7 +325,8 @@ const tn__arch tn__moe_families[] = {
         .info = {.name = "ernie4_5-moe",
                  .traits = TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT | TN_ARCH_ROUTER_BIAS,
                  .experts_sum_to_one = true,
-                 .keys = half_dense},
+                 .keys = half_dense,
+                 .classes = {{"Ernie4_5_MoeForCausalLM", 0}, {"Ernie4_5MoeForCausalLM", 0}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
@@ -337,7 +341,8 @@ const tn__arch tn__moe_families[] = {
                  .window_period = 4,
                  .default_window = 128,
                  .typical = {.window = 128},
-                 .keys = one_dense},
+                 .keys = one_dense,
+                 .classes = {{"ExaoneMoeForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .rope_in_windows = true,
@@ -349,7 +354,8 @@ const tn__arch tn__moe_families[] = {
                  .traits = TN_ARCH_RENAMED_FFN_NORM | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT | TN_ARCH_ROUTER_BIAS |
                            TN_ARCH_QKV_BIAS,
                  .rotated = 0.5f,
-                 .keys = one_dense},
+                 .keys = one_dense,
+                 .classes = {{"Glm4MoeForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
@@ -378,7 +384,8 @@ const tn__arch tn__moe_families[] = {
     {
         .info = {.name = "hunyuan-moe",
                  .traits = TN_ARCH_QK_NORM | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT,
-                 .experts_sum_to_one = true},
+                 .experts_sum_to_one = true,
+                 .classes = {{"HunYuanMoEV1ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .norm_qk_after_rope = true,
@@ -427,7 +434,9 @@ const tn__arch tn__moe_families[] = {
                  .traits = TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT | TN_ARCH_WINDOW,
                  .window_period = 4,
                  .default_window = 8192,
-                 .keys = half_dense},
+                 .keys = half_dense,
+                 .classes = {{"Llama4ForCausalLM", TN_ARCH_HF_TRANSPOSED_EXPERTS},
+                             {"Llama4ForConditionalGeneration", TN_ARCH_HF_TRANSPOSED_EXPERTS | TN_ARCH_HF_NESTED}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
@@ -464,8 +473,8 @@ const tn__arch tn__moe_families[] = {
         .info = {.name = "minimax-m2",
                  .traits = TN_ARCH_QK_NORM_WIDE | TN_ARCH_EXPERTS | TN_ARCH_ROUTER_BIAS,
                  .one_ffn_key = true,
-                 .rotated = 0.5f,
-                 .experts_sum_to_one = true},
+                 .experts_sum_to_one = true,
+                 .classes = {{"MiniMaxM2ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .gating = TN__GATING_SIGMOID,
@@ -474,8 +483,9 @@ const tn__arch tn__moe_families[] = {
     /* Experts by SparseMixer; layer norms, whose epsilon has the key of RMS norms. */
     {
         .info = {.name = "phimoe",
-                 .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS | TN_ARCH_EXPERTS,
-                 .one_ffn_key = true},
+                 .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS | TN_ARCH_EXPERTS | TN_ARCH_WINDOW,
+                 .one_ffn_key = true,
+                 .classes = {{"PhimoeForCausalLM", 0}, {"PhiMoEForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .read = read_phimoe,

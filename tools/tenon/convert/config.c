@@ -174,6 +174,8 @@ static tn_status config_read_rope(struct hf_model *m) {
     double share = config_number(rope, "partial_rotary_factor",
                                  config_number(m->config, "partial_rotary_factor rotary_pct rope_pct",
                                                l->arch->rotated > 0 ? l->arch->rotated : 1));
+    const uint32_t rotary = config_whole(m->config, "rotary_dim", 0);
+    if (rotary && rotary <= l->head) share = (double)rotary / l->head;
     l->rotated = (uint32_t)(l->head * share) & ~1u;
     if (!rope || l->traits & TN_ARCH_NO_ROPE) return TN_OK;
     m->rope_temperature = (float)config_number(rope, "llama_4_scaling_beta", 0);
@@ -209,19 +211,17 @@ static tn_status config_read_rope(struct hf_model *m) {
 
 static tn_status config_read_experts(struct hf_model *m) {
     struct layout *l = &m->layout;
-    l->experts = config_whole(m->config, "num_local_experts num_experts", 0);
+    l->experts = config_whole(m->config, "n_routed_experts num_local_experts num_experts moe_num_experts", 0);
     if (!l->experts) return TN_OK;
-    TN_TRY(config_need(m, "num_experts_per_tok num_experts_per_token", &l->experts_used));
+    TN_TRY(config_need(m, "num_experts_per_tok num_experts_per_token moe_topk moe_k", &l->experts_used));
     l->expert_ffn = config_whole(m->config, "moe_intermediate_size", l->ffn);
     if (config_whole(m->config, "decoder_sparse_step", 1) != 1 ||
         json_array_size(json_object_get(m->config, "mlp_only_layers")))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: models with experts in some layers only are not converted",
                        m->folder);
-    const bool fixed = l->arch->experts_sum_to_one;
-    bool normalized = config_truth(m->config, "norm_topk_prob", fixed);
-    if (normalized != fixed)
-        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: norm_topk_prob is %s, but GGUF's %s means %s", m->folder,
-                       normalized ? "true" : "false", l->arch->name, fixed ? "true" : "false");
+    const bool usual = l->arch->experts_sum_to_one, normalized = config_truth(m->config, "norm_topk_prob", usual);
+    l->experts_normalized = normalized && !usual;
+    l->experts_as_weighted = !normalized && usual;
     return TN_OK;
 }
 
@@ -331,7 +331,7 @@ static const struct config_family config_families[] = {
 };
 
 static const struct config_family *find_family(const char *arch) {
-    static const struct config_family *const lists[] = {config_families, dense_config_families};
+    static const struct config_family *const lists[] = {config_families, dense_config_families, moe_config_families};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         for (const struct config_family *f = lists[i]; f->arch; f++)
             if (strcmp(f->arch, arch) == 0) return f;

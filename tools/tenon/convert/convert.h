@@ -47,7 +47,7 @@ struct config_family {
     /* Sets keys whose values are tensors of the folder. */
     tn_status (*keys)(const struct hf_model *model, struct hf_weights *weights, tn_gguf_writer *writer);
 };
-extern const struct config_family dense_config_families[];
+extern const struct config_family dense_config_families[], moe_config_families[];
 /* Sets the keys that follow from the weights. */
 tn_status hf_model_weight_keys(const struct hf_model *model, struct hf_weights *weights, tn_gguf_writer *writer);
 

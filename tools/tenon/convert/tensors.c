@@ -86,11 +86,13 @@ static const struct name_row {
     {"attn_sub_norm", "layers.L.self_attn.attn_sub_norm"},
     {"attn_output_norm", "encoder.layer.L.attention.output.LayerNorm"},
     {"attn_output_norm", "encoder.layers.L.norm1"},
+    {"attn_gate", "layers.L.self_attn.gate_proj"},
     {"attn_sinks", "layers.L.self_attn.sinks"},
     {"post_attention_norm", "layers.L.post_self_attn_layernorm"},
     {"post_attention_norm", "layers.L.post_attention_layernorm"},
     /* feed-forward */
     {"ffn_norm", "layers.L.pre_feedforward_layernorm"},
+    {"ffn_norm", "layers.L.pre_mlp_layernorm"},
     {"ffn_norm", "layers.L.post_attention_layernorm"},
     {"ffn_norm", "h.L.ln_2"},
     {"ffn_norm", "h.L.post_attention_layernorm"},
@@ -100,6 +102,7 @@ static const struct name_row {
     {"ffn_norm", "layers.L.ffn_norm"},
     {"ffn_norm", "layers.L.mlp_norm"},
     {"ffn_gate", "layers.L.mlp.gate_proj"},
+    {"ffn_gate", "layers.L.feed_forward.gate_proj"},
     {"ffn_gate", "layers.L.feed_forward.w1"},
     {"ffn_gate", "h.L.mlp.c_fc_0"},
     {"ffn_gate", "encoder.layers.L.mlp.fc12"},
@@ -112,6 +115,7 @@ static const struct name_row {
     {"ffn_up", "layers.L.mlp.dense_h_to_4h"},
     {"ffn_up", "h.L.mlp.dense_h_to_4h"},
     {"ffn_up", "blocks.L.ffn.up_proj"},
+    {"ffn_up", "layers.L.feed_forward.up_proj"},
     {"ffn_up", "layers.L.feed_forward.w3"},
     {"ffn_up", "encoder.layer.L.intermediate.dense"},
     {"ffn_up", "encoder.layers.L.mlp.fc11"},
@@ -123,6 +127,7 @@ static const struct name_row {
     {"ffn_down", "layers.L.mlp.dense_4h_to_h"},
     {"ffn_down", "h.L.mlp.dense_4h_to_h"},
     {"ffn_down", "blocks.L.ffn.down_proj"},
+    {"ffn_down", "layers.L.feed_forward.down_proj"},
     {"ffn_down", "layers.L.feed_forward.w2"},
     {"ffn_down", "encoder.layer.L.output.dense"},
     {"ffn_down", "encoder.layers.L.mlp.fc2"},
@@ -135,7 +140,16 @@ static const struct name_row {
     {"ffn_gate_inp", "layers.L.block_sparse_moe.gate"},
     {"ffn_gate_inp", "layers.L.block_sparse_moe.router.layer"},
     {"ffn_gate_inp", "layers.L.mlp.gate"},
+    {"ffn_gate_inp", "layers.L.mlp.gate.wg"},
     {"ffn_gate_inp", "layers.L.mlp.router"},
+    {"ffn_gate_inp", "layers.L.mlp.router.gate"},
+    {"ffn_gate_inp", "layers.L.feed_forward.router"},
+    /* with the ending "_bias" */
+    {"exp_probs_b", "layers.L.mlp.expert"},
+    {"exp_probs_b", "layers.L.mlp.e_score_correction"},
+    {"exp_probs_b", "layers.L.mlp.gate.e_score_correction"},
+    {"exp_probs_b", "layers.L.mlp.moe_statics.e_score_correction"},
+    {"exp_probs_b", "layers.L.block_sparse_moe.e_score_correction"},
     {"ffn_gate_exps", "layers.L.block_sparse_moe.experts.E.w1"},
     {"ffn_up_exps", "layers.L.block_sparse_moe.experts.E.w3"},
     {"ffn_down_exps", "layers.L.block_sparse_moe.experts.E.w2"},
@@ -145,6 +159,9 @@ static const struct name_row {
     {"ffn_gate_exps", "layers.L.mlp.experts.gate_up_proj"},
     {"ffn_up_exps", "layers.L.mlp.experts.gate_up_proj"},
     {"ffn_down_exps", "layers.L.mlp.experts.down_proj"},
+    {"ffn_gate_exps", "layers.L.feed_forward.experts.gate_up_proj"},
+    {"ffn_up_exps", "layers.L.feed_forward.experts.gate_up_proj"},
+    {"ffn_down_exps", "layers.L.feed_forward.experts.down_proj"},
     {"ffn_gate_exps", "layers.L.block_sparse_moe.input_linear"},
     {"ffn_up_exps", "layers.L.block_sparse_moe.input_linear"},
     {"ffn_down_exps", "layers.L.block_sparse_moe.output_linear"},
@@ -152,6 +169,15 @@ static const struct name_row {
     {"ffn_gate_shexp", "layers.L.mlp.shared_expert.gate_proj"},
     {"ffn_up_shexp", "layers.L.mlp.shared_expert.up_proj"},
     {"ffn_down_shexp", "layers.L.mlp.shared_expert.down_proj"},
+    {"ffn_gate_shexp", "layers.L.mlp.shared_experts.gate_proj"},
+    {"ffn_up_shexp", "layers.L.mlp.shared_experts.up_proj"},
+    {"ffn_down_shexp", "layers.L.mlp.shared_experts.down_proj"},
+    {"ffn_gate_shexp", "layers.L.mlp.shared_mlp.gate_proj"},
+    {"ffn_up_shexp", "layers.L.mlp.shared_mlp.up_proj"},
+    {"ffn_down_shexp", "layers.L.mlp.shared_mlp.down_proj"},
+    {"ffn_gate_shexp", "layers.L.feed_forward.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "layers.L.feed_forward.shared_expert.up_proj"},
+    {"ffn_down_shexp", "layers.L.feed_forward.shared_expert.down_proj"},
     {"ffn_gate_shexp", "layers.L.shared_mlp.input_linear"},
     {"ffn_up_shexp", "layers.L.shared_mlp.input_linear"},
     {"ffn_down_shexp", "layers.L.shared_mlp.output_linear"},
@@ -451,6 +477,7 @@ static void order_rows(const struct hf_weights *w, struct recipe *p, const struc
     if (strstr(hf, "input_linear")) cut_fused(w, p, base);
     if (traits & TN_ARCH_HF_INTERLEAVED_EXPERTS && strstr(hf, "mlp.experts.") && matrix && !p->blocks)
         p->transposed = true; /* stored as [expert, in, out] */
+    if (traits & TN_ARCH_HF_TRANSPOSED_EXPERTS && strstr(hf, "experts.") && p->matrices > 1) p->transposed = true;
 }
 
 static tn_status add_recipe(struct hf_weights *w, const struct recipe *made) {

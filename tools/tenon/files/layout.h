@@ -18,7 +18,9 @@ struct layout {
     float softcap_attention, softcap_output;
     float scale_output, scale_residual, scale_embedding, scale_attention;
     float clamp_qkv, alibi;
-    bool parallel_residual, experts_normalized;
+    bool parallel_residual;
+    bool experts_normalized;  /* the weights of experts sum to 1, which is unusual for the architecture */
+    bool experts_as_weighted; /* they do not, which is unusual */
 };
 
 /* The architecture's constants that do not depend on the shape; the size of a head is set. */
