@@ -155,4 +155,25 @@ def windows():
          complete(system + prompt("v", 60), n=8, cache_prompt=False)["tokens"])
 
 
-{"reuse": reuse, "restored": restored, "crowd": crowd, "none": none, "windows": windows}[part]()
+def tiers():
+    """A KV cache for one of the texts; host memory and a disk for all of them."""
+    a, b, hidden = prompt("tier a", 400), prompt("tier b", 380), prompt("tier c", 300)
+    same("cold", [cached(a), cached(b)], [0, 0])
+    same("from host memory", [cached(a), cached(b), cached(a)], [399, 379, 399])
+    same("another key", cached(a, key="second"), 0)
+    same("not kept", [cached(hidden, cache_prompt=False), cached(b), cached(hidden)], [0, 379, 0])
+    assert metric("cache_ram_tokens_taken_total") > 0 and metric("cache_ram_bytes") > 0
+    assert metric("cache_ram_bytes") <= metric("cache_ram_limit_bytes") <= 64 << 20
+    host = call("/memory")[1]["tiers"]["host"]
+    assert host["limit"] <= 64 << 20 and host["tokens_taken"] > 0, host
+
+
+def restarted():
+    same("from disk", [cached(prompt("tier a", 400)), cached(prompt("tier b", 380))], [399, 379])
+    same("another key", cached(prompt("tier b", 380), key="second"), 0)
+    assert metric("cache_disk_tokens_taken_total") > 0
+    assert metric("cache_disk_bytes") <= metric("cache_disk_limit_bytes") == 64 << 20
+
+
+{"reuse": reuse, "restored": restored, "crowd": crowd, "none": none, "windows": windows, "tiers": tiers,
+ "restarted": restarted}[part]()

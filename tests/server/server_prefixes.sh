@@ -25,4 +25,12 @@ stop_server
 serve "$work/windows.gguf" -np 2 -c 8192 --ubatch 64 --api-key "first"
 drive windows
 stop_server
+serve "$model" -np 2 -c 512 --metrics --api-key "first,second" --cache-ram 64 --cache-disk "$work/kept,64M"
+drive tiers
+stop_server
+serve "$model" -np 2 -c 512 --metrics --api-key "first,second" -cram 64M --cache-disk "$work/kept,64M"
+drive restarted
+stop_server
+"$tenon" serve "$model" --cache-ram lots > "$work/out" 2>&1 && failed "a wrong size is accepted"
+"$tenon" serve "$model" --cache-disk "$work/kept" > "$work/out" 2>&1 && failed "a folder without a size is accepted"
 finish
