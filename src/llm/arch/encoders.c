@@ -109,7 +109,9 @@ const tn__arch tn__encoder_families[] = {
         .adjust = name_last_norm,
     },
     {
-        .info = {.name = "eurobert", .traits = TN_ARCH_ENCODER, .classes = {{"EuroBertModel", 0}}},
+        .info = {.name = "eurobert",
+                 .traits = TN_ARCH_ENCODER,
+                 .classes = {{"EuroBertModel", 0}, {"EuroBertForMaskedLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
     },

@@ -22,6 +22,22 @@ static void print_architectures(void) {
             printf("%s%s", c == arch->classes ? " " : ", ", c->name);
         puts(" |");
     }
+    puts(
+        "\n## Where programs differ\n\n"
+        "Tenon computes what Hugging Face's transformers computes. Where that does not decide, files of other "
+        "programs are "
+        "read as\nthose programs read them.\n\n"
+        "- Phi 3 has windows if the file lists the layers that have them, as converted files do. Other programs "
+        "write a "
+        "window and do\n  not use it.\n"
+        "- GPT-OSS blends the frequencies of YaRN without rounding; other programs round.\n"
+        "- MPT, Falcon, GPT-NeoX, BERT and ModernBERT use the exact form of GELU; other programs use the tanh form.\n"
+        "- EXAONE 4 has windows with 64 layers, or if the file lists the layers that have them.\n"
+        "- Baichuan has RoPE with 32 layers and ALiBi with 40; files do not say which.\n"
+        "- Biases that OLMo 2, ERNIE 4.5 and LLaDA files may hold are not used; folders with such biases are not "
+        "converted.\n"
+        "- Text diffusion (Dream, LLaDA): `tn_session_decode` gives the logits of whole sequences. Generating is not "
+        "supported.");
 }
 
 static int run_help(const struct args *args) {

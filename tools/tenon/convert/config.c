@@ -320,6 +320,7 @@ static const struct config_family config_families[] = {
     {"mpt", config_read_mpt, NULL},
     {"gemma2", config_read_gemma2, NULL},
     {"gemma3", config_read_gemma, NULL},
+    {"gemma-embedding", config_read_gemma, NULL},
     {"granite", config_read_granite, NULL},
     {"granitemoe", config_read_granitemoe, NULL},
     {"command-r", config_read_command_r, NULL},
