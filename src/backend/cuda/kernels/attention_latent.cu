@@ -152,8 +152,8 @@ __global__ static void __launch_bounds__(THREADS) latent_kernel(latent_job d) {
         }
     };
     // The queries of one sequence, and the next of its logical cells that belong to this split.
-    queries all;
-    int from;
+    queries all = {};
+    int from = 0;
     auto begin_sequence = [&]() {
         int span = (all.cells / d.splits / CELLS + 1) * CELLS;
         from = split * span;
