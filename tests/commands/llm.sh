@@ -46,6 +46,11 @@ check "unified memory is counted once" 0 'dgx-spark and cpu draw from one memory
     "$tenon" plan "$work/70b.gguf" --device sim:dgx-spark
 check "unified memory that is too small" 3 'The memory of small lacks' "$tenon" plan "$work/8b.gguf" --device sim:6G,uma=1,name=small --ctx 65536
 check "a device that does not report its memory" 0 'does not report its memory' "$tenon" plan "$work/1b.gguf" --device sim:8G,report=0
+"$tenon" synth "$work/moe.gguf" --arch qwen3moe > /dev/null
+mapped() { "$tenon" plan "$work/moe.gguf" --device sim:8G,name=gpu "$@" | awk '$1 == "cpu" { print $5, $6 }'; }
+check "experts on the CPU" 0 '^12.5 MiB$' mapped --cpu-moe
+check "experts of the first layer on the CPU" 0 '^6.50 MiB$' mapped --n-cpu-moe 1
+check "an override before the experts" 0 '^8.5[0-9] MiB$' mapped --cpu-moe -ot down_exps=gpu
 check "cards that are simulated by name" 0 'sim:rtx4090 +GeForce RTX 4090 +24.0 GiB +1008 GB/s' "$tenon" devices --presets
 check "the memory that a device draws from" 0 'draws from the memory of' "$tenon" devices --add sim:1G,uma=1
 check "an unknown card" 1 'rtx4090' "$tenon" devices --add sim:rtx9999

@@ -3,6 +3,7 @@
 
 #include "engine/budget_options.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -108,6 +109,20 @@ static const struct option model_table[] = {
      .repeats = true,
      .help = "put tensors whose names match REGEX on DEVICE",
      .env = "LLAMA_ARG_OVERRIDE_TENSOR"},
+    {.name = "cpu-moe",
+     .letter = "cmoe",
+     .kind = OPTION_FLAG,
+     .help = "keep the weights of all experts on the CPU",
+     .env = "LLAMA_ARG_CPU_MOE"},
+    {.name = "n-cpu-moe",
+     .letter = "ncmoe",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 65536,
+     .fallback = "0",
+     .help = "keep the weights of the experts of the first N layers on the CPU",
+     .env = "LLAMA_ARG_N_CPU_MOE"},
     {.name = "pipeline",
      .value = "N",
      .kind = OPTION_INT,
@@ -233,10 +248,27 @@ static int read_split(const struct args *args, tn_session_params *p) {
     return EXIT_OK;
 }
 
+/* A pattern for the weights of experts: of all layers (--cpu-moe), or of the first ones (--n-cpu-moe). NULL: out of
+ * memory. */
+static const char *experts_pattern(const struct args *args, int64_t layers) {
+    static const char experts[] = "\\.ffn_(gate|up|down|gate_up)_(ch)?exps\\.";
+    const size_t size = (size_t)layers * 6 + sizeof experts + 16;
+    char *text = args_keep(args, NULL, size);
+    if (!text) return NULL;
+    size_t used = (size_t)snprintf(text, size, "^blk\\.");
+    for (int64_t i = 0; i < layers; i++)
+        used += (size_t)snprintf(text + used, size - used, "%c%" PRId64, i ? '|' : '(', i);
+    snprintf(text + used, size - used, "%s%s", layers ? ")" : "[0-9]+", experts);
+    return text;
+}
+
+/* The first pattern that matches counts: experts go to the CPU unless --override-tensor says otherwise. */
 static int read_overrides(const struct args *args, tn_session_params *p) {
-    int count = args_repeats(args, "override-tensor");
-    if (!count) return EXIT_OK;
-    tn_placement_override *list = args_keep(args, NULL, (size_t)count * sizeof *list);
+    const int count = args_repeats(args, "override-tensor");
+    const bool all = args_flag(args, "cpu-moe");
+    const int64_t layers = args_int(args, "n-cpu-moe");
+    if (!count && !all && !layers) return EXIT_OK;
+    tn_placement_override *list = args_keep(args, NULL, ((size_t)count + 1) * sizeof *list);
     if (!list) return fail("out of memory");
     for (int i = 0; i < count; i++) {
         const char *text = args_text_at(args, "override-tensor", i), *equal = strrchr(text, '=');
@@ -247,7 +279,10 @@ static int read_overrides(const struct args *args, tn_session_params *p) {
     }
     p->overrides = list;
     p->n_overrides = (size_t)count;
-    return EXIT_OK;
+    if (!all && !layers) return EXIT_OK;
+    list[count] = (tn_placement_override){experts_pattern(args, all ? 0 : layers), "cpu"};
+    p->n_overrides++;
+    return list[count].pattern ? EXIT_OK : fail("out of memory");
 }
 
 /* The default effort is the scheduler's, which has a budget of its own. */
