@@ -31,7 +31,7 @@ static tn_status read_gemma4(const tn_gguf *file, tn__hparams *h) {
     const int32_t n_rot = tn_gguf_get_i32(file, tn__arch_key(file, "rope.dimension_count_swa"), head_k);
     TN_TRY(tn__read_gemma(file, h));
     h->attn_scale = 1;
-    h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 0);
+    h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 30);
     h->n_embd_layer = tn_gguf_get_i32(file, tn__arch_key(file, "embedding_length_per_layer_input"), 0);
     if (head_k < 1 || head_k > 65536 || head_v < 1 || head_v > 65536 || n_rot < 2 || n_rot > head_k || n_rot % 2 ||
         h->n_embd_layer < 0 || h->n_embd_layer > 1 << 16)
@@ -109,7 +109,7 @@ const tn__arch tn__gemma_families[] = {
         .info = {.name = "gemma4",
                  .traits = TN_ARCH_TIED | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM | TN_ARCH_WINDOW | TN_ARCH_LAYER_SCALE,
                  .window_period = 5,
-                 .typical = {.window = 512},
+                 .typical = {.window = 512, .softcap_output = 30},
                  .keys = gemma4_keys,
                  .classes = {{"Gemma4ForCausalLM", 0}, {"Gemma4ForConditionalGeneration", TN_ARCH_HF_NESTED}}},
         .rope = TN_ROPE_NEOX,

@@ -461,7 +461,7 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
         TN_TRY(tn_gguf_writer_set_cstr(w, key, m->rope_type));
         TN_TRY(set_f32(m, w, "rope.scaling.factor", m->rope_factor));
         snprintf(key, sizeof key, "%s.rope.scaling.yarn_truncate", m->layout.arch->name);
-        if (m->yarn_exact) TN_TRY(tn_gguf_writer_set_bool(w, key, false));
+        if (strcmp(m->rope_type, "yarn") == 0) TN_TRY(tn_gguf_writer_set_bool(w, key, !m->yarn_exact));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_beta_fast", m->rope_beta_fast));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_beta_slow", m->rope_beta_slow));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_attn_factor", m->yarn_attention));

@@ -92,8 +92,11 @@ tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     key_u32(&k, "expert_shared_feed_forward_length", l->shared_ffn, l->shared_ffn);
     key_flag(&k, "expert_weights_norm", l->experts_normalized, l->experts_normalized || l->experts_as_weighted);
     key_u32(&k, "attention.sliding_window", l->window, l->window);
-    key_f32(&k, "attn_logit_softcapping", l->softcap_attention, l->softcap_attention > 0);
-    key_f32(&k, "final_logit_softcapping", l->softcap_output, l->softcap_output > 0);
+    /* Families that usually have a cap say 0 if they have none. */
+    const tn_arch_constants *typical = &l->arch->typical;
+    key_f32(&k, "attn_logit_softcapping", l->softcap_attention,
+            l->softcap_attention > 0 || typical->softcap_attention > 0);
+    key_f32(&k, "final_logit_softcapping", l->softcap_output, l->softcap_output > 0 || typical->softcap_output > 0);
     key_f32(&k, "logit_scale", l->scale_output, l->scale_output > 0);
     key_f32(&k, "residual_scale", l->scale_residual, l->scale_residual > 0);
     key_f32(&k, "embedding_scale", l->scale_embedding, l->scale_embedding > 0);
