@@ -120,6 +120,16 @@ else
     echo "note: no node; the model classes were not compared"
 fi
 
+# ---- FP8 weights with scales of blocks ----
+if command -v node > /dev/null; then
+    node "$here/peer/fp8_folder.mjs" "$golden/hf/qwen3" "$work/fp8" || failed "the FP8 folders could not be made"
+    for kind in blocks floats; do
+        "$tenon" convert "$work/fp8/$kind" "$work/fp8/$kind.gguf" --type f32 > "$work/out" 2>&1 || failed "fp8 $kind: $(cat "$work/out")"
+        grep -q warning "$work/out" && failed "fp8 $kind: $(cat "$work/out")"
+    done
+    cmp "$work/fp8/blocks.gguf" "$work/fp8/floats.gguf" || failed "FP8 weights are not what they stand for"
+fi
+
 # ---- Tokens ----
 if ! "$tenon" tokenize --help > /dev/null 2>&1; then
     echo "note: this build has no \"tenon tokenize\"; tokens were not compared"

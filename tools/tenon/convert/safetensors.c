@@ -31,9 +31,9 @@ static const struct {
     const char *name;
     size_t bytes;
 } st_types[] = {
-    [ST_F32] = {"F32", 4}, [ST_F16] = {"F16", 2},   [ST_BF16] = {"BF16", 2}, [ST_F64] = {"F64", 8},
-    [ST_U8] = {"U8", 1},   [ST_I8] = {"I8", 1},     [ST_I16] = {"I16", 2},   [ST_I32] = {"I32", 4},
-    [ST_I64] = {"I64", 8}, [ST_BOOL] = {"BOOL", 1},
+    [ST_F32] = {"F32", 4},    [ST_F16] = {"F16", 2}, [ST_BF16] = {"BF16", 2}, [ST_F64] = {"F64", 8},
+    [ST_F8] = {"F8_E4M3", 1}, [ST_U8] = {"U8", 1},   [ST_I8] = {"I8", 1},     [ST_I16] = {"I16", 2},
+    [ST_I32] = {"I32", 4},    [ST_I64] = {"I64", 8}, [ST_BOOL] = {"BOOL", 1},
 };
 
 size_t safetensors_type_bytes(enum safetensors_type type) { return st_types[type].bytes; }
@@ -70,17 +70,61 @@ tn_status safetensors_bytes(const struct safetensors *set, const struct safetens
     return read_at(&set->files[t->file], t->offset + offset, out, size);
 }
 
+/* Dimension i of a tensor as matrices of rows and columns; absent ones are 1. */
+static int64_t last_dim(const struct safetensors_tensor *t, int i) {
+    return i < t->n_dims ? t->shape[t->n_dims - 1 - i] : 1;
+}
+
+static void apply_scales(const struct safetensors_tensor *t, int64_t first, int64_t count, float *out) {
+    const int64_t columns = last_dim(t, 0), rows = last_dim(t, 1);
+    const int64_t across = (columns + t->scale_columns - 1) / t->scale_columns;
+    const int64_t down = (rows + t->scale_rows - 1) / t->scale_rows;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t row = (first + i) / columns, column = (first + i) % columns;
+        const int64_t block = row / rows * down + row % rows / t->scale_rows;
+        out[i] *= t->scales[block * across + column / t->scale_columns];
+    }
+}
+
+/* Elements that one of n scales covers, of `size`: 128, one or all. 0: none of these. */
+static int64_t scale_block(int64_t size, int64_t n) {
+    return n == (size + 127) / 128 ? 128 : n == size ? 1 : n == 1 ? size : 0;
+}
+
+/* Finds the scales of F8 weights: "…weight_scale_inv" (blocks of 128 × 128) or "…weight_scale", which multiply. */
+static tn_status find_scales(struct safetensors *set, struct safetensors_tensor *t) {
+    static const char *const endings[] = {"_scale_inv", "_scale"};
+    char name[512];
+    struct safetensors_tensor *s = NULL;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) {
+        snprintf(name, sizeof name, "%s%s", t->name, endings[i]);
+        s = safetensors_find(set, name);
+    }
+    if (!s) return TN_OK;
+    s->used = true;
+    const bool vector = s->n_dims == 1 && s->count > 1; /* one for each row */
+    t->scale_columns = scale_block(last_dim(t, 0), vector ? 1 : last_dim(s, 0));
+    t->scale_rows = scale_block(last_dim(t, 1), last_dim(s, vector ? 0 : 1));
+    if (!t->scale_columns || !t->scale_rows || s->type >= ST_F8 || (!vector && last_dim(t, 2) != last_dim(s, 2)))
+        return tn_fail(TN_E_UNSUPPORTED, "tensor \"%s\": scales of blocks other than 128 x 128, rows or all of it",
+                       s->name);
+    t->scales = tn_calloc((size_t)s->count, sizeof *t->scales);
+    return t->scales ? safetensors_floats(set, s, 0, s->count, t->scales) : TN_E_NOMEM;
+}
+
 tn_status safetensors_floats(const struct safetensors *set, const struct safetensors_tensor *t, int64_t first,
                              int64_t count, float *out) {
-    static const int tenon_type[] = {[ST_F32] = TN_F32, [ST_F16] = TN_F16, [ST_BF16] = TN_BF16, [ST_F64] = TN_F64};
+    static const int tenon_type[] = {
+        [ST_F32] = TN_F32, [ST_F16] = TN_F16, [ST_BF16] = TN_BF16, [ST_F64] = TN_F64, [ST_F8] = TN_FP8};
     size_t bytes = st_types[t->type].bytes;
     if (t->type == ST_F32) return safetensors_bytes(set, t, (uint64_t)first * bytes, (size_t)count * bytes, out);
-    if (t->type > ST_F64)
+    if (t->type > ST_F8)
         return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s instead of floats", t->name, st_types[t->type].name);
     void *raw = tn_malloc((size_t)count * bytes);
     if (!raw) return TN_E_NOMEM;
     tn_status status = safetensors_bytes(set, t, (uint64_t)first * bytes, (size_t)count * bytes, raw);
     if (status == TN_OK) status = tn_type_to_f32((tn_type)tenon_type[t->type], raw, out, count);
+    if (status == TN_OK && t->scales) apply_scales(t, first, count, out);
     tn_free(raw);
     return status;
 }
@@ -251,6 +295,8 @@ tn_status safetensors_open(const char *folder, struct safetensors **out) {
     for (size_t i = 1; i < set->count && status == TN_OK; i++)
         if (strcmp(set->tensors[i - 1].name, set->tensors[i].name) == 0)
             status = tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" is in two shards", folder, set->tensors[i].name);
+    for (size_t i = 0; i < set->count && status == TN_OK; i++)
+        if (set->tensors[i].type == ST_F8) status = find_scales(set, &set->tensors[i]);
     if (status != TN_OK)
         safetensors_close(set);
     else
@@ -264,7 +310,10 @@ void safetensors_close(struct safetensors *set) {
         if (set->files[i].fd >= 0) close(set->files[i].fd);
         tn_free(set->files[i].path);
     }
-    for (size_t i = 0; i < set->count; i++) tn_free(set->tensors[i].name);
+    for (size_t i = 0; i < set->count; i++) {
+        tn_free(set->tensors[i].name);
+        tn_free(set->tensors[i].scales);
+    }
     tn_free(set->files);
     tn_free(set->tensors);
     tn_free(set);

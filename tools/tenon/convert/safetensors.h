@@ -8,7 +8,7 @@
 
 enum { SAFETENSORS_MAX_DIMS = 6 };
 
-enum safetensors_type { ST_F32, ST_F16, ST_BF16, ST_F64, ST_U8, ST_I8, ST_I16, ST_I32, ST_I64, ST_BOOL };
+enum safetensors_type { ST_F32, ST_F16, ST_BF16, ST_F64, ST_F8, ST_U8, ST_I8, ST_I16, ST_I32, ST_I64, ST_BOOL };
 
 struct safetensors_tensor {
     char *name;
@@ -19,6 +19,10 @@ struct safetensors_tensor {
     uint64_t offset, size;               /* bytes in its file */
     int file;
     bool used; /* for the caller */
+    /* Of F8 (e4m3): the scale of every block of scale_rows × scale_columns elements, row by row; NULL: none. Reading
+     * floats applies them. */
+    float *scales;
+    int64_t scale_rows, scale_columns;
 };
 
 struct safetensors;

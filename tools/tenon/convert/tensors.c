@@ -446,7 +446,7 @@ static tn_status check_sources(const struct recipe *p, const char *name) {
         else
             fits = source_shape_is(t, matrices, p->source_rows, p->columns);
         if (!fits) return hf_wrong_shape(t, name, p->columns, p->source_rows, p->matrices);
-        if (!p->blocks && t->type > ST_F64)
+        if (!p->blocks && t->type > ST_F8)
             return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s where floats are expected", t->name,
                            safetensors_type_name(t->type));
     }
