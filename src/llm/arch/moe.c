@@ -228,6 +228,10 @@ static tn_tensor *build_arctic_layer(tn__builder *b, int32_t il, tn_tensor *x) {
 /* ---- The list ---- */
 
 static const tn_arch_key one_dense[] = {{"leading_dense_block_count", TN_ARCH_COUNT, 1, NULL}, {0}};
+static const tn_arch_key groups_and_dense[] = {{"leading_dense_block_count", TN_ARCH_COUNT, 1, NULL},
+                                               {"expert_group_count", TN_ARCH_COUNT, 2, NULL},
+                                               {"expert_group_used_count", TN_ARCH_COUNT, 1, NULL},
+                                               {0}};
 static const tn_arch_key half_dense[] = {{"interleave_moe_layer_step", TN_ARCH_COUNT, 2, NULL}, {0}};
 
 static const tn_arch_key groups_of_two[] = {
@@ -270,7 +274,7 @@ const tn__arch tn__moe_families[] = {
         .info = {.name = "bailingmoe2",
                  .traits = TN_ARCH_FUSED_QKV | TN_ARCH_QK_NORM | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT |
                            TN_ARCH_ROUTER_BIAS,
-                 .keys = one_dense},
+                 .keys = groups_and_dense},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
