@@ -117,7 +117,10 @@ static tn_status read_experts(const tn_gguf *file, const tn__arch *arch, tn__hpa
     const int32_t gating = get_int(file, "expert_gating_func", 0);
     h->gating = arch->gating ? arch->gating : TN__GATING_SOFTMAX;
     if (gating >= TN__GATING_SOFTMAX && gating <= TN__GATING_SOFTMAX_OF_CHOSEN) h->gating = (tn__gating)gating;
-    h->norm_expert_weights = tn_gguf_get_bool(file, KEY("expert_weights_norm"), arch->info.experts_sum_to_one);
+    /* Some programs write that weights are not normalised for families that normalise them in any case. */
+    h->norm_expert_weights = arch->info.experts_sum_to_one
+                                 ? !tn_gguf_get_bool(file, KEY("expert_weights_raw"), false)
+                                 : tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
     h->expert_scale = get_float(file, "expert_weights_scale", 0);
     const int32_t n_dense = get_int(file, "leading_dense_block_count", 0);
     const int32_t step = get_int(file, "interleave_moe_layer_step", 1);

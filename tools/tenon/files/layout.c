@@ -90,7 +90,8 @@ tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     key_u32(&k, "expert_used_count", l->experts_used, l->experts);
     key_u32(&k, "expert_feed_forward_length", l->expert_ffn, l->experts);
     key_u32(&k, "expert_shared_feed_forward_length", l->shared_ffn, l->shared_ffn);
-    key_flag(&k, "expert_weights_norm", l->experts_normalized, l->experts_normalized || l->experts_as_weighted);
+    key_flag(&k, "expert_weights_norm", true, l->experts_normalized);
+    key_flag(&k, "expert_weights_raw", true, l->experts_as_weighted);
     key_u32(&k, "attention.sliding_window", l->window, l->window);
     /* Families that usually have a cap say 0 if they have none. */
     const tn_arch_constants *typical = &l->arch->typical;
