@@ -61,6 +61,8 @@ static tn_status read_layers(const tn_gguf *file, const tn__arch *arch, tn__hpar
         l->rope_base = get_float(file, "rope.freq_base", 10000);
         if (!(l->rope_base > 0)) l->rope_base = 10000;
         l->rope_scale = 1;
+        l->swiglu_limit = tn_gguf_get_f32_at(file, KEY("swiglu_clamp_exp"), (uint64_t)i, 0);
+        l->swiglu_limit_shared = tn_gguf_get_f32_at(file, KEY("swiglu_clamp_shexp"), (uint64_t)i, 0);
     }
     return TN_OK;
 }

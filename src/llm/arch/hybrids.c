@@ -287,6 +287,7 @@ const tn__arch tn__hybrids[] = {
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .ffn_scales = true,
+        .unused = "attn_qkv.scale attn_gate.scale ssm_out.scale attn_q.bias attn_k.bias attn_v.bias",
         .read = read_qwen3next,
     },
     {

@@ -93,6 +93,8 @@ const tn__arch tn__latent_families[] = {
         .activation = TN_OP_SWIGLU,
         .either_ffn = true,
         .positive_decay = true,
+        .unused = "attn_output.scale attn_gate.scale attn_q.bias attn_k.bias attn_v.bias attn_q.scale attn_k.scale "
+                  "attn_v.scale ssm_beta.scale",
         .read = read_bailingmoe3,
     },
     {

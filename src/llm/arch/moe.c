@@ -175,9 +175,6 @@ static tn_status read_smallthinker(const tn_gguf *file, tn__hparams *h) {
 static tn_status read_step35(const tn_gguf *file, tn__hparams *h) {
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__layer_hparams *l = &h->layers[i];
-        const uint64_t at = (uint64_t)i;
-        l->swiglu_limit = tn_gguf_get_f32_at(file, tn__arch_key(file, "swiglu_clamp_exp"), at, 0);
-        l->swiglu_limit_shared = tn_gguf_get_f32_at(file, tn__arch_key(file, "swiglu_clamp_shexp"), at, 0);
         l->no_rope_factors = l->window > 0;
         if (!l->window) l->n_rot = h->n_rot / 2 & ~1;
     }
