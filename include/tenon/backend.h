@@ -29,6 +29,7 @@ typedef struct tn_device_caps {
     bool host_buffers; /* offers pinned host memory for fast transfers */
     bool wrap_host;    /* can compute on memory the caller mapped */
     bool unified;      /* its memory is the host's: the CPU, integrated GPUs */
+    bool repeatable;   /* computes ops with TN_FLAG_REPEATABLE so that a row's bits do not depend on the batch */
     bool described;    /* without hardware: planned and compiled for, never run; its memory keeps no data */
 } tn_device_caps;
 

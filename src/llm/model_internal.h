@@ -85,8 +85,9 @@ typedef struct tn__hparams {
         int32_t width, inner, state, heads, groups;
         bool bare_norms; /* of dt, B and C, without weights */
     } ssm;
-    int32_t n_embd_layer; /* elements of the embedding that every layer has of its own; 0: none */
-    int32_t short_conv;   /* width of short convolutions */
+    int32_t n_altup, laurel_rank; /* alternating updates: copies of the state; rank of the branch beside attention */
+    int32_t n_embd_layer;         /* elements of the embedding that every layer has of its own; 0: none */
+    int32_t short_conv;           /* width of short convolutions */
     int32_t q_rank; /* of latent attention: elements of the row that queries are made from; 0: the state itself */
     float kda_lower_bound; /* of Kimi delta attention: the strongest decay; 0: none */
     float yarn_log_mul;    /* of latent attention: multiplies the logarithm of the scaling factor */

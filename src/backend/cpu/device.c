@@ -130,7 +130,7 @@ static tn_device cpu = {
     .ops = &device_ops,
     .name = "cpu",
     .kind = TN_DEVICE_CPU,
-    .caps = {.wrap_host = true, .unified = true},
+    .caps = {.wrap_host = true, .unified = true, .repeatable = true},
 };
 static tn_buffer_type host_type = {
     .ops = &tn__host_buffer_type_ops,

@@ -97,7 +97,7 @@ tn_status tn__sim_device_new(const char *specification, tn_device **device) {
     sim->device = (tn_device){
         .ops = &device_ops,
         .kind = TN_DEVICE_GPU,
-        .caps = {.async = true, .events = true},
+        .caps = {.async = true, .events = true, .repeatable = true},
         .buffer_type = &sim->type,
         .impl = sim,
     };

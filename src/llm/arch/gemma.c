@@ -1,5 +1,5 @@
-/* Gemma 4: windows with smaller heads, embeddings of every layer, layers that read the cells of earlier ones, a dense
- * feed-forward part beside experts. */
+/* Gemma 3n and 4: windows with smaller heads, embeddings of every layer, layers that read the cells of earlier ones,
+ * a dense feed-forward part beside experts. */
 #include "llm/arch/families.h"
 #include "llm/parts/mixers.h"
 
@@ -92,6 +92,89 @@ static tn_tensor *build_gemma4(tn__builder *b, int32_t il, tn_tensor *x) {
     return l->layer_scale ? tn_mul(a, x, l->layer_scale) : x;
 }
 
+/* ---- Gemma 3n ---- */
+
+/* The first layers activate only the largest gates: those above the mean by so many standard deviations, beyond which
+ * a normal distribution has 5%. */
+enum { SPARSE_LAYERS = 10 };
+static const float sparse_deviations = 1.6448533535f;
+
+static tn_status read_gemma3n(const tn_gguf *file, tn__hparams *h) {
+    const float base = tn_gguf_get_f32(file, tn__arch_key(file, "rope.freq_base_swa"), 10000);
+    TN_TRY(tn__read_gemma(file, h));
+    h->attn_scale = 1;
+    h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 30);
+    h->n_embd_layer = tn_gguf_get_i32(file, tn__arch_key(file, "embedding_length_per_layer_input"), 256);
+    h->n_altup = tn_gguf_get_i32(file, tn__arch_key(file, "altup.num_inputs"), 4);
+    h->laurel_rank = 64;
+    if (h->n_altup < 2 || h->n_altup > 64 || h->n_embd_layer < 1 || h->n_embd_layer > 1 << 16)
+        return tn_fail(TN_E_FORMAT, "%s: %d copies of the state and embeddings of %d are not valid",
+                       tn_gguf_path(file), h->n_altup, h->n_embd_layer);
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if (h->layers[i].window) h->layers[i].rope_base = base > 0 ? base : 10000, h->layers[i].rope_scale = 1;
+    /* Released models have 20 layers with cells of their own. */
+    return share_cells(
+        file, h,
+        tn_gguf_get_i32(file, tn__arch_key(file, "attention.shared_kv_layers"), TN__MAX(h->n_layer - 20, 0)));
+}
+
+static tn_tensor *build_gemma3n_attention(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    const tn__layer_hparams *lh = &b->h->layers[il];
+    tn_arena *a = b->a;
+    tn__qkv y = {0};
+    if (lh->cells_of) {
+        y.q = tn__split_heads(b, tn__build_linear(b, l->wq, NULL, NULL, x, "q"), lh->head_k, lh->n_head, 0);
+    } else {
+        y = tn__build_projections(b, il, x);
+        y.v = tn_rms_norm(a, y.v, NULL, b->h->norm_eps);
+    }
+    y = tn__norm_and_rotate(b, il, y);
+    const tn_attention_params p = tn__attention_params(b, il);
+    tn_tensor *z = y.q ? tn__build_attend(b, il, &y, &p) : NULL;
+    return z ? tn__build_linear(b, l->wo, l->so, NULL, tn_reshape(a, z, z->ne[0] * z->ne[1], z->ne[2]), "attn_out")
+             : NULL;
+}
+
+static tn_tensor *build_sparse_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    tn_arena *a = b->a;
+    tn_tensor *gate = tn__build_linear(b, l->ffn_gate, NULL, NULL, x, "ffn_gate");
+    tn_tensor *up = tn__build_linear(b, l->ffn_up, NULL, NULL, x, "ffn_up");
+    if (il < SPARSE_LAYERS && gate) {
+        tn_tensor *mean = tn_mean(a, gate), *around = tn_sub(a, gate, mean);
+        tn_tensor *variance = tn_scale(a, tn_sum_rows(a, tn_sqr(a, around)), 1 / (float)(gate->ne[0] - 1), 0);
+        gate = tn_relu(a, tn_sub(a, around, tn_scale(a, tn_sqrt(a, variance), sparse_deviations, 0)));
+    }
+    return tn__build_linear(b, l->ffn_down, NULL, NULL, tn_geglu(a, gate, up), "ffn_out");
+}
+
+static tn_tensor *build_gemma3n(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    tn_arena *a = b->a;
+    tn_tensor *predicted = tn__altup_predict(b, il, x), *first = tn__altup_first(b, predicted);
+    tn_tensor *in = normed(b, first, l->attn_norm, "attn_norm");
+    tn_tensor *laurel = tn__build_laurel(b, il, in);
+    tn_tensor *y = normed(b, build_gemma3n_attention(b, il, in), l->attn_post_norm, "attn_post_norm");
+    y = tn_scale(a, tn_add(a, tn_add(a, y, first), laurel), sqrtf(0.5f), 0);
+    tn_tensor *ffn = build_sparse_ffn(b, il, normed(b, y, l->ffn_norm, "ffn_norm"));
+    y = tn_add(a, normed(b, ffn, l->ffn_post_norm, "ffn_post_norm"), y);
+    tn_tensor *corrected = tn__altup_correct(b, il, predicted, y);
+    tn_tensor *own = tn_mul(a, tn__altup_first(b, corrected), l->altup_scale);
+    return tn__altup_add_to_rest(b, corrected, tn__build_layer_embedding(b, il, own));
+}
+
+static tn_tensor *begin_gemma3n(tn__builder *b, tn_tensor *x) {
+    b->shared = tn__build_layer_embeddings(b, x);
+    return tn__altup_begin(b, x);
+}
+
+static const tn_arch_key gemma3n_keys[] = {{"embedding_length_per_layer_input", TN_ARCH_HEAD, 1, NULL},
+                                           {"attention.shared_kv_layers", TN_ARCH_COUNT, 1, NULL},
+                                           {0}};
+
+/* ---- Rows ---- */
+
 static tn_tensor *begin_gemma4(tn__builder *b, tn_tensor *x) {
     b->shared = tn__build_layer_embeddings(b, x);
     return x;
@@ -105,6 +188,20 @@ static const tn_arch_key gemma4_keys[] = {{"embedding_length_per_layer_input", T
                                           {0}};
 
 const tn__arch tn__gemma_families[] = {
+    {
+        .info = {.name = "gemma3n",
+                 .traits = TN_ARCH_TIED | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM | TN_ARCH_WINDOW,
+                 .window_period = 5,
+                 .typical = {.window = 512},
+                 .keys = gemma3n_keys,
+                 .classes = {{"Gemma3nForCausalLM", 0}, {"Gemma3nForConditionalGeneration", TN_ARCH_HF_NESTED}}},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_GEGLU,
+        .read = read_gemma3n,
+        .begin = begin_gemma3n,
+        .end = tn__altup_end,
+        .layer = build_gemma3n,
+    },
     {
         .info = {.name = "gemma4",
                  .traits = TN_ARCH_TIED | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM | TN_ARCH_WINDOW | TN_ARCH_LAYER_SCALE,

@@ -117,6 +117,10 @@
 #define SSM_NORM_ROWS (MIXES(MAMBA2) ? h->ssm.groups : 0)
 #define SHORT_WIDTH h->short_conv
 
+/* Of alternating updates (parts/altup.h). */
+#define ALTUP h->n_altup
+#define LAUREL h->laurel_rank
+
 /* Of embeddings of every layer (parts/layer_embedding.h). */
 #define LAYER_EMBD h->n_embd_layer
 #define ALL_LAYER_EMBD ((int64_t)h->n_embd_layer * h->n_layer)

@@ -3,6 +3,7 @@
 #ifndef TN_LLM_ARCH_TENSORS_H
 #define TN_LLM_ARCH_TENSORS_H
 
+#include "llm/parts/altup.h"
 #include "llm/parts/experts.h"
 #include "llm/parts/latent.h"
 #include "llm/parts/layer_embedding.h"
@@ -93,7 +94,8 @@
     TN__CHUNK_EXPERT_TENSORS(X)                                                                                 \
     TN__RECURRENT_TENSORS(X)                                                                                    \
     TN__LATENT_TENSORS(X)                                                                                       \
-    TN__LAYER_EMBEDDING_TENSORS(X)
+    TN__LAYER_EMBEDDING_TENSORS(X)                                                                              \
+    TN__ALTUP_TENSORS(X)
 
 /* X(member of tn__weights, name in the file, dimensions, kind, condition). */
 #define TN__COMMON_MODEL_TENSORS(X)                                                                                    \
@@ -122,7 +124,8 @@
 
 #define TN__MODEL_TENSORS(X)                                                                                         \
     TN__COMMON_MODEL_TENSORS(X)                                                                                      \
-    TN__MODEL_LAYER_EMBEDDING_TENSORS(X)
+    TN__MODEL_LAYER_EMBEDDING_TENSORS(X)                                                                             \
+    TN__MODEL_ALTUP_TENSORS(X)
 
 typedef struct tn__layer {
 #define TN_X(member, name, dims, kind, condition) tn_tensor *member;

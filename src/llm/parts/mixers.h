@@ -23,6 +23,19 @@ tn_tensor *tn__build_layer_embeddings(tn__builder *b, tn_tensor *x);
 /* What layer `il` makes of its part of b->shared and of x, [width, tokens]; NULL where the model has none. */
 tn_tensor *tn__build_layer_embedding(tn__builder *b, int32_t il, tn_tensor *x);
 
+/* ---- Alternating updates (altup.c): several copies of the state, [width, tokens, copies] ---- */
+
+tn_tensor *tn__altup_begin(tn__builder *b, tn_tensor *x); /* from the embedding */
+tn_tensor *tn__altup_end(tn__builder *b, tn_tensor *x);   /* to one state, of the output rows */
+tn_tensor *tn__altup_first(const tn__builder *b, tn_tensor *x);
+tn_tensor *tn__altup_predict(tn__builder *b, int32_t il, tn_tensor *x);
+/* x: what the layer has made of the first of the predicted copies. */
+tn_tensor *tn__altup_correct(tn__builder *b, int32_t il, tn_tensor *predicted, tn_tensor *x);
+/* Adds y, [width, tokens], to all copies but the first. */
+tn_tensor *tn__altup_add_to_rest(tn__builder *b, tn_tensor *x, tn_tensor *y);
+/* A branch of low rank beside attention: x and what it makes of x. */
+tn_tensor *tn__build_laurel(tn__builder *b, int32_t il, tn_tensor *x);
+
 /* ---- Latent attention (latent_attention.c) ---- */
 
 typedef struct tn__latent {

@@ -97,6 +97,13 @@ tn_status tn__session_plan_prepare(tn_session_plan *p) {
     p->devices = tn_calloc(n_devices, sizeof *p->devices);
     if (!p->devices) return TN_E_NOMEM;
     for (size_t d = 0; d < n_devices; d++) p->devices[d].device = tn_stream_device(tn_sched_stream(p->sched, d));
+    for (size_t d = 0; p->params.repeatable && d < n_devices; d++)
+        if (!tn_device_get_caps(p->devices[d].device).repeatable)
+            return tn_fail(
+                TN_E_UNSUPPORTED,
+                "repeatable sessions are not supported on %s: its results depend on the batch; use the CPU alone "
+                "(--device cpu)",
+                tn_device_name(p->devices[d].device));
     TN_TRY(tn__placement_new(p));
     /* Use names from here on: parsing a specification again would make another device. */
     for (size_t d = 0; !p->params.sched && d < p->placement.n_devices && d < TN__COUNT(p->params.devices); d++)
