@@ -279,7 +279,7 @@ static tn_status config_read_granite(struct hf_model *m) {
     return TN_OK;
 }
 
-static tn_status config_read_granitemoe(struct hf_model *m) {
+tn_status config_read_granitemoe(struct hf_model *m) {
     m->layout.shared_ffn = config_whole(m->config, "shared_intermediate_size", 0);
     return config_read_granite(m);
 }
@@ -315,24 +315,25 @@ static tn_status config_read_starcoder(struct hf_model *m) {
 
 /* Architectures whose configuration has entries of its own. */
 static const struct config_family config_families[] = {
-    {"qwen2moe", config_read_qwen2moe, NULL},
-    {"falcon", config_read_falcon, NULL},
-    {"mpt", config_read_mpt, NULL},
-    {"gemma2", config_read_gemma2, NULL},
-    {"gemma3", config_read_gemma, NULL},
-    {"gemma-embedding", config_read_gemma, NULL},
-    {"granite", config_read_granite, NULL},
-    {"granitemoe", config_read_granitemoe, NULL},
-    {"command-r", config_read_command_r, NULL},
-    {"stablelm", config_read_stablelm, NULL},
-    {"olmo", config_read_olmo, NULL},
-    {"gptneox", config_read_gptneox, NULL},
-    {"starcoder", config_read_starcoder, NULL},
+    {"qwen2moe", config_read_qwen2moe, NULL, NULL},
+    {"falcon", config_read_falcon, NULL, NULL},
+    {"mpt", config_read_mpt, NULL, NULL},
+    {"gemma2", config_read_gemma2, NULL, NULL},
+    {"gemma3", config_read_gemma, NULL, NULL},
+    {"gemma-embedding", config_read_gemma, NULL, NULL},
+    {"granite", config_read_granite, NULL, NULL},
+    {"granitemoe", config_read_granitemoe, NULL, NULL},
+    {"command-r", config_read_command_r, NULL, NULL},
+    {"stablelm", config_read_stablelm, NULL, NULL},
+    {"olmo", config_read_olmo, NULL, NULL},
+    {"gptneox", config_read_gptneox, NULL, NULL},
+    {"starcoder", config_read_starcoder, NULL, NULL},
     {0},
 };
 
 static const struct config_family *find_family(const char *arch) {
-    static const struct config_family *const lists[] = {config_families, dense_config_families, moe_config_families};
+    static const struct config_family *const lists[] = {config_families, dense_config_families, moe_config_families,
+                                                        hybrid_config_families, latent_config_families};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         for (const struct config_family *f = lists[i]; f->arch; f++)
             if (strcmp(f->arch, arch) == 0) return f;
@@ -346,6 +347,7 @@ static tn_status config_read_window(struct hf_model *m) {
     json_t *types = json_object_get(m->config, "layer_types");
     bool on = config_truth(m->config, "use_sliding_window", true);
     l->window = on ? config_whole(m->config, "local_attention sliding_window", 0) : 0;
+    if (l->traits & TN_ARCH_HYBRID && !types) l->window = 0;
     if (!l->window || (json_array_size(types) != l->layers && !m->lists_windows)) return TN_OK;
     uint32_t sliding = 0, unusual = 0;
     m->window_layers = tn_calloc(l->layers, sizeof *m->window_layers);
@@ -400,15 +402,18 @@ static tn_status config_read(struct hf_model *m) {
     TN_TRY(find_class(m));
     l->traits = l->arch->traits & ~TN_ARCH_TIED;
     TN_TRY(config_need(m, "hidden_size n_embd d_model", &l->width));
-    TN_TRY(config_need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
-    TN_TRY(config_need(m, "num_attention_heads n_head n_heads", &l->heads));
+    l->layers = (uint32_t)json_array_size(json_object_get(m->config, "layers_block_type"));
+    if (!l->layers) TN_TRY(config_need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
+    const char *heads = "num_attention_heads n_head n_heads";
+    l->heads = l->traits & TN_ARCH_HYBRID ? config_whole(m->config, heads, 1) : 0; /* maybe nothing attends */
+    if (!l->heads) TN_TRY(config_need(m, heads, &l->heads));
     TN_TRY(config_need(m, "vocab_size", &l->vocab));
     l->kv_heads = config_whole(m->config, "num_key_value_heads", l->heads);
     l->head = config_whole(m->config, "head_dim", l->width / l->heads);
     l->ffn = config_whole(m->config, "intermediate_size n_inner ffn_hidden_size", 4 * l->width);
     /* Without positions of its own a model has no limit; this one serves as the default context. */
     if (l->traits & TN_ARCH_NO_ROPE && !(l->traits & TN_ARCH_POSITIONS)) l->context = 2048;
-    const char *context = "max_position_embeddings n_positions n_ctx max_seq_len seq_length";
+    const char *context = "max_position_embeddings n_positions n_ctx max_seq_len seq_length model_max_length";
     l->context = config_whole(m->config, context, l->context);
     if (!l->context) TN_TRY(config_need(m, context, &l->context));
     bool mean = l->traits & TN_ARCH_LAYER_NORM;
@@ -489,4 +494,9 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
 tn_status hf_model_weight_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
     const struct config_family *family = find_family(m->layout.arch->name);
     return family && family->keys ? family->keys(m, weights, w) : TN_OK;
+}
+
+tn_status hf_model_order(const struct hf_model *m, const char *base, const char *hf, struct recipe *recipe) {
+    const struct config_family *family = find_family(m->layout.arch->name);
+    return family && family->order ? family->order(m, base, hf, recipe) : TN_OK;
 }

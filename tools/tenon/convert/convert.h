@@ -39,15 +39,28 @@ double config_number(const json_t *object, const char *names, double missing);
 bool config_truth(const json_t *object, const char *names, bool missing);
 uint32_t config_whole(const json_t *object, const char *names, uint32_t missing); /* 0: not a whole number */
 
-/* What conversion does for a single architecture; either may be NULL. Lists end with a row without a name. */
+/* What conversion does for a single architecture; each may be NULL. Lists end with a row without a name. */
 struct hf_weights;
+struct recipe;
 struct config_family {
     const char *arch;
     tn_status (*read)(struct hf_model *model); /* entries that only this architecture has */
     /* Sets keys whose values are tensors of the folder. */
     tn_status (*keys)(const struct hf_model *model, struct hf_weights *weights, tn_gguf_writer *writer);
+    /* Orders the rows and columns of the tensor `base` ("attn_qkv"), whose source has the name pattern `hf`. */
+    tn_status (*order)(const struct hf_model *model, const char *base, const char *hf, struct recipe *recipe);
 };
-extern const struct config_family dense_config_families[], moe_config_families[];
+extern const struct config_family dense_config_families[], moe_config_families[], hybrid_config_families[],
+    latent_config_families[];
+tn_status hf_model_order(const struct hf_model *model, const char *base, const char *hf, struct recipe *recipe);
+/* Keys that families of experts have, and single keys "ARCH.name"; a whole number of 0 is left out. */
+tn_status config_read_moe(struct hf_model *model);
+tn_status config_moe_keys(const struct hf_model *model, struct hf_weights *weights, tn_gguf_writer *writer);
+tn_status config_key_u32(const struct hf_model *model, tn_gguf_writer *writer, const char *name, uint32_t value);
+tn_status config_key_f32(const struct hf_model *model, tn_gguf_writer *writer, const char *name, double value);
+/* layer_types: whether layer `layer` attends to all positions; `missing` without the list. */
+bool config_attends(const struct hf_model *model, uint32_t layer, bool missing);
+tn_status config_read_granitemoe(struct hf_model *model);
 /* Sets the keys that follow from the weights. */
 tn_status hf_model_weight_keys(const struct hf_model *model, struct hf_weights *weights, tn_gguf_writer *writer);
 

@@ -87,15 +87,15 @@ static tn_status config_refuse_biases(struct hf_model *m) {
 }
 
 const struct config_family dense_config_families[] = {
-    {"apertus", NULL, config_apertus_keys},
-    {"bitnet", config_read_bitnet, NULL},
-    {"bloom", config_read_bloom, NULL},
-    {"cohere2", config_read_cohere2, NULL},
-    {"ernie4_5", config_refuse_biases, NULL},
-    {"exaone4", config_read_exaone4, NULL},
-    {"minicpm", config_read_minicpm, NULL},
-    {"modern-bert", config_read_modern_bert, NULL},
-    {"olmo2", config_refuse_biases, NULL},
-    {"phi3", config_read_phi3, NULL},
+    {"apertus", NULL, config_apertus_keys, NULL},
+    {"bitnet", config_read_bitnet, NULL, NULL},
+    {"bloom", config_read_bloom, NULL, NULL},
+    {"cohere2", config_read_cohere2, NULL, NULL},
+    {"ernie4_5", config_refuse_biases, NULL, NULL},
+    {"exaone4", config_read_exaone4, NULL, NULL},
+    {"minicpm", config_read_minicpm, NULL, NULL},
+    {"modern-bert", config_read_modern_bert, NULL, NULL},
+    {"olmo2", config_refuse_biases, NULL, NULL},
+    {"phi3", config_read_phi3, NULL, NULL},
     {0},
 };

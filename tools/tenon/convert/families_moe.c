@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static tn_status moe_key(const struct hf_model *m, tn_gguf_writer *w, const char *name, uint32_t value) {
+tn_status config_key_u32(const struct hf_model *m, tn_gguf_writer *w, const char *name, uint32_t value) {
     char key[128];
     if (!value) return TN_OK;
     snprintf(key, sizeof key, "%s.%s", m->layout.arch->name, name);
     return tn_gguf_writer_set_u32(w, key, value);
 }
-static tn_status moe_float(const struct hf_model *m, tn_gguf_writer *w, const char *name, double value) {
+tn_status config_key_f32(const struct hf_model *m, tn_gguf_writer *w, const char *name, double value) {
     char key[128];
     snprintf(key, sizeof key, "%s.%s", m->layout.arch->name, name);
     return tn_gguf_writer_set_f32(w, key, (float)value);
@@ -38,7 +38,7 @@ static tn_status check_sparse_layers(const struct hf_model *m) {
 }
 
 /* Shared experts are one as large as all of them. */
-static tn_status config_read_moe(struct hf_model *m) {
+tn_status config_read_moe(struct hf_model *m) {
     struct layout *l = &m->layout;
     const uint32_t n =
         config_whole(m->config, "n_shared_experts num_shared_experts moe_num_shared_experts num_shared_expert", 0);
@@ -46,16 +46,16 @@ static tn_status config_read_moe(struct hf_model *m) {
     return check_sparse_layers(m);
 }
 
-static tn_status config_moe_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
+tn_status config_moe_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
     (void)weights;
     const double scale = config_number(m->config, "routed_scaling_factor route_scale", 1);
-    TN_TRY(moe_key(m, w, "leading_dense_block_count", leading_dense(m)));
-    TN_TRY(moe_key(m, w, "interleave_moe_layer_step", config_whole(m->config, "moe_layer_interval", 0)));
-    if (config_whole(m->config, "n_group", 1) > 1) {
-        TN_TRY(moe_key(m, w, "expert_group_count", config_whole(m->config, "n_group", 1)));
-        TN_TRY(moe_key(m, w, "expert_group_used_count", config_whole(m->config, "topk_group", 1)));
+    TN_TRY(config_key_u32(m, w, "leading_dense_block_count", leading_dense(m)));
+    TN_TRY(config_key_u32(m, w, "interleave_moe_layer_step", config_whole(m->config, "moe_layer_interval", 0)));
+    if (config_whole(m->config, "n_group num_expert_group", 1) > 1) {
+        TN_TRY(config_key_u32(m, w, "expert_group_count", config_whole(m->config, "n_group num_expert_group", 1)));
+        TN_TRY(config_key_u32(m, w, "expert_group_used_count", config_whole(m->config, "topk_group", 1)));
     }
-    return scale != 1 ? moe_float(m, w, "expert_weights_scale", scale) : TN_OK;
+    return scale != 1 ? config_key_f32(m, w, "expert_weights_scale", scale) : TN_OK;
 }
 
 /* Weights are always normalised. Without μP embeddings are not scaled. RoPE follows the list of windows. */
@@ -82,7 +82,7 @@ static tn_status config_read_cohere2moe(struct hf_model *m) {
 /* The softmax runs over the chosen experts. */
 static tn_status config_cohere2moe_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
     const char *function = json_string_value(json_object_get(m->config, "expert_selection_fn"));
-    TN_TRY(moe_key(m, w, "expert_gating_func", function && strcmp(function, "softmax") == 0 ? 3 : 2));
+    TN_TRY(config_key_u32(m, w, "expert_gating_func", function && strcmp(function, "softmax") == 0 ? 3 : 2));
     return config_moe_keys(m, weights, w);
 }
 
@@ -119,22 +119,24 @@ static tn_status config_llama4_keys(const struct hf_model *m, struct hf_weights 
     char key[128];
     json_t *tuning = json_object_get(m->config, "attn_temperature_tuning"); /* a bool, or a number */
     const bool tuned = !tuning || json_is_true(tuning) || json_integer_value(tuning) != 0;
-    TN_TRY(moe_key(m, w, "interleave_moe_layer_step", config_whole(m->config, "interleave_moe_layer_step", 1)));
-    TN_TRY(moe_key(m, w, "attention.chunk_size", config_whole(m->config, "attention_chunk_size", 8192)));
-    TN_TRY(moe_key(m, w, "attention.temperature_length", config_whole(m->config, "floor_scale", 8192)));
-    TN_TRY(moe_float(m, w, "attention.temperature_scale", tuned ? config_number(m->config, "attn_scale", 0.1) : 0));
+    TN_TRY(
+        config_key_u32(m, w, "interleave_moe_layer_step", config_whole(m->config, "interleave_moe_layer_step", 1)));
+    TN_TRY(config_key_u32(m, w, "attention.chunk_size", config_whole(m->config, "attention_chunk_size", 8192)));
+    TN_TRY(config_key_u32(m, w, "attention.temperature_length", config_whole(m->config, "floor_scale", 8192)));
+    TN_TRY(
+        config_key_f32(m, w, "attention.temperature_scale", tuned ? config_number(m->config, "attn_scale", 0.1) : 0));
     snprintf(key, sizeof key, "%s.attention.qk_norm", m->layout.arch->name);
     return tn_gguf_writer_set_bool(w, key, config_truth(m->config, "use_qk_norm", true));
 }
 
 const struct config_family moe_config_families[] = {
-    {"afmoe", config_read_afmoe, config_moe_keys},
-    {"cohere2moe", config_read_cohere2moe, config_cohere2moe_keys},
-    {"dots1", config_read_moe, config_moe_keys},
-    {"ernie4_5-moe", config_read_moe, config_moe_keys},
-    {"exaone-moe", config_read_moe, config_moe_keys},
-    {"glm4moe", config_read_moe, config_moe_keys},
-    {"hunyuan-moe", config_read_hunyuan_moe, NULL},
-    {"llama4", config_read_llama4, config_llama4_keys},
+    {"afmoe", config_read_afmoe, config_moe_keys, NULL},
+    {"cohere2moe", config_read_cohere2moe, config_cohere2moe_keys, NULL},
+    {"dots1", config_read_moe, config_moe_keys, NULL},
+    {"ernie4_5-moe", config_read_moe, config_moe_keys, NULL},
+    {"exaone-moe", config_read_moe, config_moe_keys, NULL},
+    {"glm4moe", config_read_moe, config_moe_keys, NULL},
+    {"hunyuan-moe", config_read_hunyuan_moe, NULL, NULL},
+    {"llama4", config_read_llama4, config_llama4_keys, NULL},
     {0},
 };

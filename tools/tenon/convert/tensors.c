@@ -1,211 +1,15 @@
 /* The source of each GGUF tensor in a Hugging Face folder, and the order of its rows there. */
 #include "cli/cli.h"
 #include "convert/convert.h"
+#include "convert/recipe.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Names ---- */
-
-/* GGUF name → Hugging Face name, without ".weight" and ".bias". L stands for the layer, E for the expert. The first
- * name that exists in the folder counts, so names that only one family uses precede the common ones. */
-static const struct name_row {
-    const char *gguf, *hf;
-} names[] = {
-    {"token_embd", "embed_tokens"},
-    {"token_embd", "wte"},
-    {"token_embd", "embed_in"},
-    {"token_embd", "tok_embeddings"},
-    {"token_embd", "word_embeddings"},
-    {"token_embd", "embeddings.word_embeddings"},
-    {"token_embd", "embeddings.tok_embeddings"},
-    {"position_embd", "wpe"},
-    {"position_embd", "embeddings.position_embeddings"},
-    {"token_types", "embeddings.token_type_embeddings"},
-    {"token_embd_norm", "embeddings.LayerNorm"},
-    {"token_embd_norm", "emb_ln"},
-    {"token_embd_norm", "embeddings.norm"},
-    {"token_embd_norm", "word_embeddings_layernorm"},
-    {"output_norm", "norm"},
-    {"output_norm", "ln_f"},
-    {"output_norm", "norm_f"},
-    {"output_norm", "final_layer_norm"},
-    {"output_norm", "final_layernorm"},
-    {"output_norm", "final_norm"},
-    {"cls", "head.dense"},
-    {"cls.norm", "head.norm"},
-    {"output", "lm_head"},
-    {"output", "embed_out"},
-    {"output", "output"},
-    /* attention */
-    {"attn_norm", "h.L.ln_mlp"},
-    {"attn_norm_2", "h.L.ln_attn"},
-    {"attn_norm", "layers.L.input_layernorm"},
-    {"attn_norm", "layers.L.attn_norm"},
-    {"attn_norm", "h.L.ln_1"},
-    {"attn_norm", "h.L.input_layernorm"},
-    {"attn_norm", "blocks.L.norm_1"},
-    {"attn_norm", "layers.L.attention_norm"},
-    {"attn_norm", "layers.L.attention_layernorm"},
-    {"attn_q", "layers.L.self_attn.q_proj"},
-    {"attn_k", "layers.L.self_attn.k_proj"},
-    {"attn_v", "layers.L.self_attn.v_proj"},
-    {"attn_q", "h.L.attn.attention.q_proj"},
-    {"attn_k", "h.L.attn.attention.k_proj"},
-    {"attn_v", "h.L.attn.attention.v_proj"},
-    {"attn_q", "encoder.layer.L.attention.self.query"},
-    {"attn_k", "encoder.layer.L.attention.self.key"},
-    {"attn_v", "encoder.layer.L.attention.self.value"},
-    {"attn_q", "layers.L.attention.wqkv"},
-    {"attn_k", "layers.L.attention.wqkv"},
-    {"attn_v", "layers.L.attention.wqkv"},
-    {"attn_qkv", "layers.L.self_attn.qkv_proj"},
-    {"attn_qkv", "h.L.attn.c_attn"},
-    {"attn_qkv", "layers.L.attention.query_key_value"},
-    {"attn_qkv", "h.L.self_attention.query_key_value"},
-    {"attn_qkv", "blocks.L.attn.Wqkv"},
-    {"attn_qkv", "encoder.layers.L.attn.Wqkv"},
-    {"attn_qkv", "layers.L.attn.Wqkv"},
-    {"attn_output", "layers.L.self_attn.o_proj"},
-    {"attn_output", "layers.L.self_attn.dense"},
-    {"attn_output", "h.L.attn.c_proj"},
-    {"attn_output", "h.L.attn.attention.out_proj"},
-    {"attn_output", "layers.L.attention.dense"},
-    {"attn_output", "h.L.self_attention.dense"},
-    {"attn_output", "blocks.L.attn.out_proj"},
-    {"attn_output", "layers.L.attention.wo"},
-    {"attn_output", "encoder.layer.L.attention.output.dense"},
-    {"attn_output", "encoder.layers.L.attn.out_proj"},
-    {"attn_output", "layers.L.attn.Wo"},
-    {"attn_q_norm", "layers.L.self_attn.q_norm"},
-    {"attn_k_norm", "layers.L.self_attn.k_norm"},
-    {"attn_q_norm", "layers.L.self_attn.query_layernorm"},
-    {"attn_k_norm", "layers.L.self_attn.key_layernorm"},
-    {"attn_sub_norm", "layers.L.self_attn.attn_sub_norm"},
-    {"attn_output_norm", "encoder.layer.L.attention.output.LayerNorm"},
-    {"attn_output_norm", "encoder.layers.L.norm1"},
-    {"attn_gate", "layers.L.self_attn.gate_proj"},
-    {"attn_sinks", "layers.L.self_attn.sinks"},
-    {"post_attention_norm", "layers.L.post_self_attn_layernorm"},
-    {"post_attention_norm", "layers.L.post_attention_layernorm"},
-    /* feed-forward */
-    {"ffn_norm", "layers.L.pre_feedforward_layernorm"},
-    {"ffn_norm", "layers.L.pre_mlp_layernorm"},
-    {"ffn_norm", "layers.L.post_attention_layernorm"},
-    {"ffn_norm", "h.L.ln_2"},
-    {"ffn_norm", "h.L.post_attention_layernorm"},
-    {"ffn_norm", "layers.L.feedforward_layernorm"},
-    {"ffn_sub_norm", "layers.L.mlp.ffn_sub_norm"},
-    {"ffn_norm", "blocks.L.norm_2"},
-    {"ffn_norm", "layers.L.ffn_norm"},
-    {"ffn_norm", "layers.L.mlp_norm"},
-    {"ffn_gate", "layers.L.mlp.gate_proj"},
-    {"ffn_gate", "layers.L.feed_forward.gate_proj"},
-    {"ffn_gate", "layers.L.feed_forward.w1"},
-    {"ffn_gate", "h.L.mlp.c_fc_0"},
-    {"ffn_gate", "encoder.layers.L.mlp.fc12"},
-    {"ffn_up", "layers.L.mlp.up_proj"},
-    {"ffn_up", "layers.L.mlp.gate_up_proj"},
-    {"ffn_up", "layers.L.mlp.fc1"},
-    {"ffn_up", "layers.L.mlp.c_fc"},
-    {"ffn_up", "h.L.mlp.c_fc"},
-    {"ffn_up", "h.L.mlp.c_fc_1"},
-    {"ffn_up", "layers.L.mlp.dense_h_to_4h"},
-    {"ffn_up", "h.L.mlp.dense_h_to_4h"},
-    {"ffn_up", "blocks.L.ffn.up_proj"},
-    {"ffn_up", "layers.L.feed_forward.up_proj"},
-    {"ffn_up", "layers.L.feed_forward.w3"},
-    {"ffn_up", "encoder.layer.L.intermediate.dense"},
-    {"ffn_up", "encoder.layers.L.mlp.fc11"},
-    {"ffn_up", "layers.L.mlp.Wi"},
-    {"ffn_down", "layers.L.mlp.down_proj"},
-    {"ffn_down", "layers.L.mlp.fc2"},
-    {"ffn_down", "layers.L.mlp.c_proj"},
-    {"ffn_down", "h.L.mlp.c_proj"},
-    {"ffn_down", "layers.L.mlp.dense_4h_to_h"},
-    {"ffn_down", "h.L.mlp.dense_4h_to_h"},
-    {"ffn_down", "blocks.L.ffn.down_proj"},
-    {"ffn_down", "layers.L.feed_forward.down_proj"},
-    {"ffn_down", "layers.L.feed_forward.w2"},
-    {"ffn_down", "encoder.layer.L.output.dense"},
-    {"ffn_down", "encoder.layers.L.mlp.fc2"},
-    {"ffn_down", "layers.L.mlp.Wo"},
-    {"post_ffw_norm", "layers.L.post_feedforward_layernorm"},
-    {"post_ffw_norm", "layers.L.post_mlp_layernorm"},
-    {"layer_output_norm", "encoder.layer.L.output.LayerNorm"},
-    {"layer_output_norm", "encoder.layers.L.norm2"},
-    /* experts: one tensor each, or all in one */
-    {"ffn_gate_inp", "layers.L.block_sparse_moe.gate"},
-    {"ffn_gate_inp", "layers.L.block_sparse_moe.router.layer"},
-    {"ffn_gate_inp", "layers.L.mlp.gate"},
-    {"ffn_gate_inp", "layers.L.mlp.gate.wg"},
-    {"ffn_gate_inp", "layers.L.mlp.router"},
-    {"ffn_gate_inp", "layers.L.mlp.router.gate"},
-    {"ffn_gate_inp", "layers.L.feed_forward.router"},
-    /* with the ending "_bias" */
-    {"exp_probs_b", "layers.L.mlp.expert"},
-    {"exp_probs_b", "layers.L.mlp.e_score_correction"},
-    {"exp_probs_b", "layers.L.mlp.gate.e_score_correction"},
-    {"exp_probs_b", "layers.L.mlp.moe_statics.e_score_correction"},
-    {"exp_probs_b", "layers.L.block_sparse_moe.e_score_correction"},
-    {"ffn_gate_exps", "layers.L.block_sparse_moe.experts.E.w1"},
-    {"ffn_up_exps", "layers.L.block_sparse_moe.experts.E.w3"},
-    {"ffn_down_exps", "layers.L.block_sparse_moe.experts.E.w2"},
-    {"ffn_gate_exps", "layers.L.mlp.experts.E.gate_proj"},
-    {"ffn_up_exps", "layers.L.mlp.experts.E.up_proj"},
-    {"ffn_down_exps", "layers.L.mlp.experts.E.down_proj"},
-    {"ffn_gate_exps", "layers.L.mlp.experts.gate_up_proj"},
-    {"ffn_up_exps", "layers.L.mlp.experts.gate_up_proj"},
-    {"ffn_down_exps", "layers.L.mlp.experts.down_proj"},
-    {"ffn_gate_exps", "layers.L.feed_forward.experts.gate_up_proj"},
-    {"ffn_up_exps", "layers.L.feed_forward.experts.gate_up_proj"},
-    {"ffn_down_exps", "layers.L.feed_forward.experts.down_proj"},
-    {"ffn_gate_exps", "layers.L.block_sparse_moe.input_linear"},
-    {"ffn_up_exps", "layers.L.block_sparse_moe.input_linear"},
-    {"ffn_down_exps", "layers.L.block_sparse_moe.output_linear"},
-    {"ffn_gate_inp_shexp", "layers.L.mlp.shared_expert_gate"},
-    {"ffn_gate_shexp", "layers.L.mlp.shared_expert.gate_proj"},
-    {"ffn_up_shexp", "layers.L.mlp.shared_expert.up_proj"},
-    {"ffn_down_shexp", "layers.L.mlp.shared_expert.down_proj"},
-    {"ffn_gate_shexp", "layers.L.mlp.shared_experts.gate_proj"},
-    {"ffn_up_shexp", "layers.L.mlp.shared_experts.up_proj"},
-    {"ffn_down_shexp", "layers.L.mlp.shared_experts.down_proj"},
-    {"ffn_gate_shexp", "layers.L.mlp.shared_mlp.gate_proj"},
-    {"ffn_up_shexp", "layers.L.mlp.shared_mlp.up_proj"},
-    {"ffn_down_shexp", "layers.L.mlp.shared_mlp.down_proj"},
-    {"ffn_gate_shexp", "layers.L.feed_forward.shared_expert.gate_proj"},
-    {"ffn_up_shexp", "layers.L.feed_forward.shared_expert.up_proj"},
-    {"ffn_down_shexp", "layers.L.feed_forward.shared_expert.down_proj"},
-    {"ffn_gate_shexp", "layers.L.shared_mlp.input_linear"},
-    {"ffn_up_shexp", "layers.L.shared_mlp.input_linear"},
-    {"ffn_down_shexp", "layers.L.shared_mlp.output_linear"},
-};
-
-/* Prefixes of these names: they depend on how the model was saved. */
-static const char *const prefixes[] = {
-    "model.",          "",          "transformer.", "language_model.model.", "model.language_model.",
-    "language_model.", "gpt_neox.", "bert."};
-
 /* ---- Recipes ---- */
-
-/* How one tensor is made from its sources: row r of matrix m is row source_row(r) of matrix m of the source. */
-struct recipe {
-    struct safetensors_tensor **sources; /* one, or one for each matrix */
-    int64_t source_count;
-    int64_t columns, rows, matrices; /* of the result */
-    int64_t source_rows;             /* rows (columns when transposed) of a source matrix */
-    int64_t offset, step;            /* source row = offset + step × row after reordering */
-    bool transposed;                 /* a source row is a column of the result */
-    bool paired;                     /* rows of a head are reordered from halves to pairs */
-    bool grouped;                    /* the source holds the heads group by group: q…q k v */
-    int64_t first;                   /* index of this tensor's first row among all rows of q, k and v */
-    bool plus_one;
-    bool elements;         /* rows of one element: a vector for each matrix */
-    bool blocks;           /* MXFP4: sources are blocks and scales */
-    const float *constant; /* the values themselves; no source */
-};
 
 struct hf_weights {
     struct hf_model *model;
@@ -218,6 +22,7 @@ struct hf_weights {
 static int64_t source_row(const struct hf_weights *w, const struct recipe *p, int64_t r) {
     const struct layout *l = &w->model->layout;
     int64_t head = l->head, q = (int64_t)l->heads * head, kv = (int64_t)l->kv_heads * head;
+    if (p->map) return p->map[r];
     r += p->first;
     if (p->paired) { /* the pair (2i, 2i + 1) is (i, i + half) in the source */
         int64_t half = l->rotated / 2, d = r % head;
@@ -245,14 +50,14 @@ static tn_status read_matrix_rows(const struct hf_weights *w, const struct recip
         const struct safetensors_tensor *source = p->sources[p->source_count > 1 ? m : 0];
         int64_t base = p->source_count > 1 ? 0 : m * p->source_rows, from = source_row(w, p, r), run = 1;
         if (p->transposed) {
+            const int64_t m_base = base / p->source_rows * (p->stride ? p->stride : p->columns);
             /* Element c of every result row comes from source row c; a run of neighbouring columns is read at once.
              */
             while (run < count && r + run < p->rows && source_row(w, p, r + run) == from + run) run++;
             float *band = tn_malloc((size_t)run * sizeof *band);
             tn_status status = band ? TN_OK : TN_E_NOMEM;
             for (int64_t c = 0; c < p->columns && status == TN_OK; c++) {
-                status = safetensors_floats(
-                    w->set, source, (base / p->source_rows * p->columns + c) * p->source_rows + from, run, band);
+                status = safetensors_floats(w->set, source, (m_base + c) * p->source_rows + from, run, band);
                 for (int64_t k = 0; k < run && status == TN_OK; k++) out[k * p->columns + c] = band[k];
             }
             tn_free(band);
@@ -308,6 +113,25 @@ static tn_status read_blocks(const struct hf_weights *w, const struct recipe *p,
     return status;
 }
 
+/* Orders the columns of rows and computes what the file has instead of the source's values. */
+static tn_status change_values(const struct recipe *p, int64_t first, int64_t count, float *out) {
+    const int64_t n = p->elements ? p->rows : p->columns;
+    if (p->column_map) {
+        float *row = tn_malloc((size_t)n * sizeof *row);
+        if (!row) return TN_E_NOMEM;
+        for (int64_t r = 0; r < count; r++) {
+            memcpy(row, out + r * n, (size_t)n * sizeof *row);
+            for (int64_t i = 0; i < n; i++) out[r * n + i] = row[p->column_map[i]];
+        }
+        tn_free(row);
+    }
+    for (int64_t r = 0; r < count && (p->row_scale || p->scale != 0 || p->decay); r++) {
+        const float scale = (p->scale != 0 ? p->scale : 1) * (p->row_scale ? p->row_scale[(first + r) % p->rows] : 1);
+        for (int64_t i = 0; i < n; i++) out[r * n + i] = p->decay ? -expf(out[r * n + i]) : scale * out[r * n + i];
+    }
+    return TN_OK;
+}
+
 tn_status hf_weights_rows(void *user, size_t tensor, int64_t first, int64_t count, void *out) {
     const struct hf_weights *w = user;
     const struct recipe *p = &w->recipes[tensor];
@@ -316,11 +140,28 @@ tn_status hf_weights_rows(void *user, size_t tensor, int64_t first, int64_t coun
         return TN_OK;
     }
     if (p->blocks) return read_blocks(w, p, first, count, out);
-    if (p->elements) return read_vectors(w, p, first, count, out);
-    return read_matrix_rows(w, p, first, count, out);
+    TN_TRY(p->elements ? read_vectors(w, p, first, count, out) : read_matrix_rows(w, p, first, count, out));
+    return change_values(p, first, count, out);
 }
 
 /* ---- Finding sources ---- */
+
+/* "blk.3.attn_q.bias" as 3, "attn_q" and "bias". Names like "blk.3.ssm_a" are of weights, too. */
+struct tensor_name {
+    int layer; /* −1: not in a layer */
+    char base[64];
+    const char *ending;
+};
+static struct tensor_name split_tensor_name(const char *name) {
+    struct tensor_name n = {.layer = -1, .ending = "weight"};
+    int skip = 0;
+    if (sscanf(name, "blk.%d.%n", &n.layer, &skip) < 1) skip = 0;
+    const char *dot = strrchr(name + skip, '.');
+    if (dot) n.ending = dot + 1;
+    snprintf(n.base, sizeof n.base, "%.*s", (int)(dot ? (size_t)(dot - name - skip) : strlen(name + skip)),
+             name + skip);
+    return n;
+}
 
 /* Writes a name: prefix, pattern with its numbers, ending. */
 static void expand_name(char *out, size_t size, const char *prefix, const char *pattern, int layer, int expert,
@@ -349,9 +190,9 @@ static struct safetensors_tensor *find_tensor(struct hf_weights *w, const char *
                                               const char *ending, char *name, size_t size) {
     const char *const weight[] = {".weight", "", NULL}, *const bias[] = {".bias", "_bias", NULL};
     const char *const *endings = strcmp(ending, "bias") == 0 ? bias : weight;
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+    for (size_t i = 0; hf_prefixes[i]; i++)
         for (int k = 0; endings[k]; k++) {
-            expand_name(name, size, prefixes[i], pattern, layer, expert, endings[k]);
+            expand_name(name, size, hf_prefixes[i], pattern, layer, expert, endings[k]);
             struct safetensors_tensor *t = safetensors_find(w->set, name);
             if (t) return t;
         }
@@ -360,16 +201,16 @@ static struct safetensors_tensor *find_tensor(struct hf_weights *w, const char *
 
 static bool find_source(struct hf_weights *w, const char *base, int layer, const char *ending,
                         struct hf_source *source) {
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(names[i].gguf, base) != 0) continue;
-        source->tensor = find_tensor(w, names[i].hf, layer, 0, ending, source->name, sizeof source->name);
-        source->row = &names[i];
+    for (size_t i = 0; hf_names[i].gguf; i++) {
+        if (strcmp(hf_names[i].gguf, base) != 0) continue;
+        source->tensor = find_tensor(w, hf_names[i].hf, layer, 0, ending, source->name, sizeof source->name);
+        source->row = &hf_names[i];
         if (source->tensor) return true;
-        if (!strstr(names[i].hf, "mlp.experts.gate_up_proj") && !strstr(names[i].hf, "mlp.experts.down_proj"))
+        if (!strstr(hf_names[i].hf, "mlp.experts.gate_up_proj") && !strstr(hf_names[i].hf, "mlp.experts.down_proj"))
             continue;
         /* Blocks and scales instead of floats. */
         char blocks[128];
-        snprintf(blocks, sizeof blocks, "%s_blocks", names[i].hf);
+        snprintf(blocks, sizeof blocks, "%s_blocks", hf_names[i].hf);
         source->tensor = find_tensor(w, blocks, layer, 0, ending, source->name, sizeof source->name);
         if (source->tensor) return true;
     }
@@ -439,6 +280,8 @@ static tn_status check_sources(const struct recipe *p, const char *name) {
         bool fits;
         if (p->blocks)
             fits = t->type == ST_U8 && t->count == matrices * p->source_rows * (p->columns / 32) * (i == 0 ? 16 : 1);
+        else if (p->any_shape)
+            fits = t->count == p->source_rows * (p->stride ? p->stride * p->matrices : matrices * p->columns);
         else if (p->elements)
             fits = source_shape_is(t, 1, matrices, p->source_rows);
         else if (p->transposed)
@@ -493,20 +336,20 @@ static tn_status add_recipe(struct hf_weights *w, const struct recipe *made) {
 }
 
 bool hf_weights_has(struct hf_weights *w, tn_arch_tensor *t) {
-    char base[64];
-    int layer = 0, skip = 0;
-    if (sscanf(t->name, "blk.%d.%n", &layer, &skip) < 1) skip = 0;
-    const char *dot = strrchr(t->name, '.');
-    if (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0) return false; /* scales of block types */
-    snprintf(base, sizeof base, "%.*s", (int)(dot - t->name - skip), t->name + skip);
-    if (strncmp(base, "rope_", 5) == 0)
-        return !skip && w->model->rope_factors && (strcmp(base, "rope_freqs") == 0) != w->model->rope_long_short;
+    const struct tensor_name n = split_tensor_name(t->name);
+    if (strcmp(n.ending, "weight") != 0 && strcmp(n.ending, "bias") != 0) return false; /* scales of block types */
+    if (strncmp(n.base, "rope_", 5) == 0)
+        return n.layer < 0 && w->model->rope_factors &&
+               (strcmp(n.base, "rope_freqs") == 0) != w->model->rope_long_short;
     struct hf_source source = {0};
-    if (!find_source(w, base, layer, dot + 1, &source)) return false;
+    if (!find_source(w, n.base, n.layer, n.ending, &source)) return false;
+    /* Without experts the shared one is the feed-forward part. */
+    if (strstr(source.row->hf, ".shared_mlp.") && !strstr(n.base, "_shexp") == (w->model->layout.experts > 0))
+        return false;
     /* A plain vector or matrix has the shape of its source; parts of a fused matrix have their own. */
     bool known = true;
     for (int i = 0; i < t->n_dims; i++) known = known && t->ne[i] > 0;
-    if (known && t->need == TN_ARCH_USUAL) return true;
+    if (known && (t->need == TN_ARCH_USUAL || strncmp(n.base, "ssm_", 4) == 0)) return true;
     if (source.tensor->n_dims > 3 || strstr(source.row->hf, ".E.")) return known;
     t->n_dims = source.tensor->n_dims;
     for (int i = 0; i < t->n_dims; i++) t->ne[i] = source.tensor->shape[t->n_dims - 1 - i];
@@ -523,13 +366,17 @@ tn_status hf_weights_scalar(struct hf_weights *w, const char *pattern, int layer
     return safetensors_floats(w->set, t, 0, 1, out);
 }
 
+static void free_recipe(struct recipe *p) {
+    tn_free(p->sources);
+    tn_free(p->map);
+    tn_free(p->column_map);
+    tn_free(p->row_scale);
+}
+
 tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, const int64_t *ne, tn_type *raw) {
-    char base[64];
-    int layer = 0, skip = 0;
+    const struct tensor_name n = split_tensor_name(name);
+    const char *base = n.base, *ending = n.ending;
     *raw = TN_F32;
-    if (sscanf(name, "blk.%d.%n", &layer, &skip) < 1) skip = 0;
-    const char *dot = strrchr(name, '.'), *ending = dot + 1;
-    snprintf(base, sizeof base, "%.*s", (int)(dot - name - skip), name + skip);
     struct recipe p = {
         .columns = ne[0], .rows = n_dims > 1 ? ne[1] : 1, .matrices = n_dims > 2 ? ne[2] : 1, .step = 1};
     p.source_rows = p.rows;
@@ -539,7 +386,7 @@ tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, con
         return add_recipe(w, &p);
     }
     struct hf_source source = {0};
-    if (!find_source(w, base, layer, ending, &source))
+    if (!find_source(w, base, n.layer, ending, &source))
         return tn_fail(TN_E_NOT_FOUND, "%s: no source for the tensor \"%s\" (\"%s\", for example, is missing)",
                        w->model->folder, name, source.name);
     size_t length = strlen(source.name);
@@ -553,10 +400,12 @@ tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, con
         p.matrices = n_dims > 1 ? ne[1] : 1;
     }
     order_rows(w, &p, &source, base, ending);
-    tn_status status = add_sources(w, &p, &source, layer, ending);
+    p.any_shape = strncmp(base, "ssm_", 4) == 0 || strncmp(base, "shortconv.", 10) == 0;
+    tn_status status = hf_model_order(w->model, base, source.row->hf, &p);
+    if (status == TN_OK) status = add_sources(w, &p, &source, n.layer, ending);
     if (status == TN_OK) status = check_sources(&p, name);
     if (status == TN_OK) status = add_recipe(w, &p);
-    if (status != TN_OK) tn_free(p.sources);
+    if (status != TN_OK) free_recipe(&p);
     if (p.blocks) *raw = TN_MXFP4;
     return status;
 }
@@ -586,7 +435,7 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
 
 void hf_weights_close(struct hf_weights *w) {
     if (!w) return;
-    for (size_t i = 0; i < w->count; i++) tn_free(w->recipes[i].sources);
+    for (size_t i = 0; i < w->count; i++) free_recipe(&w->recipes[i]);
     tn_free(w->recipes);
     safetensors_close(w->set);
     tn_free(w);
@@ -602,9 +451,10 @@ tn_type hf_weights_type(const struct hf_weights *w) {
 
 void hf_weights_report(const struct hf_weights *w) {
     /* Buffers that are not weights, and the vision and audio parts of a model. */
-    static const char *const known[] = {"rotary_emb",   ".masked_bias", ".attn.bias",     "vision_", "visual.",
-                                        "multi_modal",  "position_ids", "pooler.",        "cls.",    "attention.bias",
-                                        "mm_projector", "audio_",       "embed_positions"};
+    static const char *const known[] = {
+        "rotary_emb",      ".masked_bias", ".attn.bias", "vision_",        "visual.",      "multi_modal",
+        "position_ids",    "pooler.",      "cls.",       "attention.bias", "mm_projector", "audio_",
+        "embed_positions", "mtp.",         "slope_rate", "_decay"};
     size_t unused = 0;
     const char *example = NULL;
     for (size_t i = 0; i < safetensors_count(w->set); i++) {
