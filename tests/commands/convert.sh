@@ -130,6 +130,25 @@ if command -v node > /dev/null; then
     cmp "$work/fp8/blocks.gguf" "$work/fp8/floats.gguf" || failed "FP8 weights are not what they stand for"
 fi
 
+# ---- Recurrent layers and latent attention ----
+if [ -x "$build/tests/zoo" ] && [ -d "$golden/hf-zoo" ]; then
+    MODES="batch pairs" TENON_GOLDEN=$golden "$here/zoo/hf.sh" "$build" mamba mamba2 jamba bamba falcon_h1 granitemoehybrid nemotron_h \
+        lfm2 lfm2_moe qwen3_next qwen3_5_text qwen3_5_moe_text deepseek_v2 deepseek_v3 glm4_moe_lite kimi_linear gemma4_text > "$work/out" 2>&1 ||
+        failed "hf-zoo: $(cat "$work/out")"
+    zoo() { rm -rf "$work/folder"; cp -r "$golden/hf-zoo/$1" "$work/folder"; chmod -R u+w "$work/folder"; }
+    zoo mamba2; sed -i 's/"use_bias": false/"use_bias": true/' "$work/folder/config.json"; refused "a mixer with biases" 'biases'
+    zoo bamba; sed -i 's/"__float__": "Infinity"/"a": 1/; s/"time_step_limit": *\[/"time_step_limit": [0.1, /' "$work/folder/config.json"
+    refused "limited time steps" 'time_step_limit'
+    zoo deepseek_v3; sed -i 's/"kv_lora_rank": 32/"kv_lora_rank": 0/' "$work/folder/config.json"; refused "latent rows of nothing" 'kv_lora_rank'
+    # Multipliers become part of the weights.
+    zoo falcon_h1; "$tenon" convert "$work/folder" "$work/plain.gguf" > /dev/null
+    sed -i 's/"key_multiplier": 1.0/"key_multiplier": 0.5/' "$work/folder/config.json"
+    "$tenon" convert "$work/folder" "$work/scaled.gguf" > /dev/null || failed "Falcon-H1 with a multiplier"
+    cmp -s "$work/plain.gguf" "$work/scaled.gguf" && failed "a multiplier of Falcon-H1 changed nothing"
+else
+    echo "note: no zoo; classes with recurrent layers were not compared"
+fi
+
 # ---- Tokens ----
 if ! "$tenon" tokenize --help > /dev/null 2>&1; then
     echo "note: this build has no \"tenon tokenize\"; tokens were not compared"

@@ -26,9 +26,11 @@
 #define MIXER_GATE (MIXES(DELTA_NET) || MIXES(LIGHTNING) || (LATENT && HAS(GATED_LATENT)))
 #define HAS_GATE (OWN_HEAD_GATE ? USUAL : (ATTENDS && HAS(ATTN_GATE)) || MIXER_GATE ? true : OPTIONAL)
 #define PRE_NORM (!HAS(BARE_NORMS) && !HAS(BERT) && !HAS(NO_PRE_NORMS))
-/* The norm of the embedding may serve as the first layer's. */
+/* The norm of the embedding may serve as the first layer's. Layers that are one thing each have this norm alone. */
 #define FIRST_NORM                                                                                                   \
-    (!(PRE_NORM && HAS_MIXER) ? false : l == h->layers && HAS(EMBEDDING_NORM) && HAS(ENCODER) ? OPTIONAL : true)
+    (!(PRE_NORM && (HAS_MIXER || (HAS(NO_FFN_NORM) && FEEDS))) ? false                                               \
+     : l == h->layers && HAS(EMBEDDING_NORM) && HAS(ENCODER)   ? OPTIONAL                                            \
+                                                               : true)
 #define OTHER_FFN_NORM (HAS(RENAMED_FFN_NORM) || HAS(FFN_NORM_OUT) || HAS(ATTN_NORM_2))
 #define HAS_FFN_NORM (PRE_NORM && FEEDS && !HAS(NO_FFN_NORM) && !OTHER_FFN_NORM)
 #define NORM_OF_FFN (HAS_FFN_NORM && HAS(FFN_NORM_OR_PARALLEL) ? USUAL : HAS_FFN_NORM)

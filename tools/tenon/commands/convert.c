@@ -5,6 +5,7 @@
 #include "files/quant_mix.h"
 #include "files/tensor_writer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct conversion {
@@ -17,8 +18,35 @@ struct conversion {
     size_t count, capacity;
 };
 
+static tn_status add_converted_tensor(void *user, const tn_arch_tensor *wanted);
+
+/* The dense feed-forward part of a layer, instead of the router that the metadata asks for. */
+static tn_status add_dense_part(struct conversion *c, int layer) {
+    static const char *const parts[] = {"gate", "up", "down"};
+    const int64_t width = c->model.layout.width, ffn = c->model.layout.ffn;
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        const bool down = i == 2;
+        snprintf(name, sizeof name, "blk.%d.ffn_%s.weight", layer, parts[i]);
+        const tn_arch_tensor part = {.name = name,
+                                     .kind = TN_ARCH_MATRIX,
+                                     .need = i == 0 ? TN_ARCH_USUAL : TN_ARCH_REQUIRED, /* some do without a gate */
+                                     .n_dims = 2,
+                                     .ne = {down ? ffn : width, down ? width : ffn, 1, 1}};
+        TN_TRY(add_converted_tensor(c, &part));
+    }
+    return TN_OK;
+}
+
 static tn_status add_converted_tensor(void *user, const tn_arch_tensor *wanted) {
     struct conversion *c = user;
+    int layer, skip = 0;
+    if (sscanf(wanted->name, "blk.%d.%n", &layer, &skip) == 1 && strncmp(wanted->name + skip, "ffn_", 4) == 0 &&
+        hf_weights_dense_layer(c->weights, layer)) {
+        const char *part = wanted->name + skip;
+        if (strcmp(part, "ffn_gate_inp.weight") == 0) return add_dense_part(c, layer);
+        if (strstr(part, "_exps.") || strstr(part, "_shexp.") || strstr(part, "_inp.")) return TN_OK;
+    }
     const char *name = wanted->name;
     tn_arch_tensor found = *wanted;
     tn_type raw;

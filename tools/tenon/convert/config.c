@@ -128,6 +128,16 @@ static tn_status llama3_factors(struct hf_model *m, const json_t *rope) {
     return TN_OK;
 }
 
+/* Frequencies are those of a head that is rotated as a whole; the last pairs, however, are not rotated. */
+static tn_status proportional_factors(struct hf_model *m, double share) {
+    const uint32_t head = m->layout.head, rotated = (uint32_t)(head / 2 * share);
+    m->layout.rotated = head;
+    m->rope_factors = tn_calloc(head / 2, sizeof(float));
+    if (!m->rope_factors) return TN_E_NOMEM;
+    for (uint32_t i = 0; i < head / 2; i++) m->rope_factors[i] = i < rotated ? 1 : 1e30f;
+    return TN_OK;
+}
+
 static tn_status long_short_factors(struct hf_model *m, const json_t *rope) {
     uint32_t n = m->layout.rotated / 2;
     const char *const names[] = {"long_factor", "short_factor"};
@@ -187,6 +197,7 @@ static tn_status config_read_rope(struct hf_model *m) {
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) return TN_OK;
     m->rope_factor = (float)config_number(rope, "factor", 1);
     if (strcmp(type, "llama3") == 0) return llama3_factors(m, rope);
+    if (strcmp(type, "proportional") == 0) return proportional_factors(m, share);
     if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) return long_short_factors(m, rope);
     if (strcmp(type, "linear") == 0) {
         m->rope_type = "linear";
@@ -212,6 +223,7 @@ static tn_status config_read_rope(struct hf_model *m) {
 static tn_status config_read_experts(struct hf_model *m) {
     struct layout *l = &m->layout;
     l->experts = config_whole(m->config, "n_routed_experts num_local_experts num_experts moe_num_experts", 0);
+    if (!config_truth(m->config, "enable_moe_block", true)) l->experts = 0;
     if (!l->experts) return TN_OK;
     TN_TRY(config_need(m, "num_experts_per_tok num_experts_per_token moe_topk moe_k", &l->experts_used));
     l->expert_ffn = config_whole(m->config, "moe_intermediate_size", l->ffn);

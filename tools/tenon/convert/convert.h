@@ -76,6 +76,8 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* m
 void hf_weights_close(struct hf_weights *weights);
 /* Whether the folder has a source for an optional tensor; its dimensions become those of the source. */
 bool hf_weights_has(struct hf_weights *weights, tn_arch_tensor *tensor);
+/* Whether a layer of a model with experts has a dense feed-forward part instead. */
+bool hf_weights_dense_layer(struct hf_weights *weights, int layer);
 /* The only value of a tensor of the folder: "layers.L.mlp.act_fn.beta", L standing for the layer. */
 tn_status hf_weights_scalar(struct hf_weights *weights, const char *pattern, int layer, float *out);
 /* The type most weights are stored in. */

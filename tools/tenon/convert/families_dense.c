@@ -86,6 +86,47 @@ static tn_status config_refuse_biases(struct hf_model *m) {
     return TN_OK;
 }
 
+/* Layers without a window have larger heads. */
+static tn_status config_read_gemma4(struct hf_model *m) {
+    struct layout *l = &m->layout;
+    if (config_truth(m->config, "enable_moe_block", false) || config_truth(m->config, "attention_bias", false))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: Gemma 4 with experts or biases is not converted",
+                       m->folder);
+    l->head = config_whole(m->config, "global_head_dim", l->head);
+    l->softcap_output = (float)config_number(m->config, "final_logit_softcapping", 0);
+    m->lists_windows = true;
+    return TN_OK;
+}
+static tn_status config_gemma4_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
+    const struct layout *l = &m->layout;
+    const uint32_t head = config_whole(m->config, "head_dim", l->head);
+    const uint32_t shared = config_whole(m->config, "num_kv_shared_layers", 0);
+    const bool wide = shared && config_truth(m->config, "use_double_wide_mlp", false);
+    const uint32_t full = config_truth(m->config, "attention_k_eq_v", false)
+                              ? config_whole(m->config, "num_global_key_value_heads", l->kv_heads)
+                              : l->kv_heads;
+    (void)weights;
+    TN_TRY(config_key_u32(m, w, "attention.key_length_swa", head));
+    TN_TRY(config_key_u32(m, w, "attention.value_length_swa", head));
+    TN_TRY(config_key_u32(m, w, "rope.dimension_count_swa", head));
+    TN_TRY(config_key_u32(m, w, "attention.shared_kv_layers", shared));
+    TN_TRY(config_key_u32(m, w, "embedding_length_per_layer_input",
+                          config_whole(m->config, "hidden_size_per_layer_input", 0)));
+    uint32_t *numbers = tn_calloc((size_t)l->layers * 2, sizeof *numbers), *ffn = numbers + l->layers;
+    if (!numbers) return TN_E_NOMEM;
+    for (uint32_t i = 0; i < l->layers; i++) {
+        numbers[i] = m->window_layers && m->window_layers[i] ? l->kv_heads : full;
+        ffn[i] = wide && i + shared >= l->layers ? 2 * l->ffn : l->ffn;
+    }
+    tn_status status = TN_OK;
+    if (full != l->kv_heads)
+        status = tn_gguf_writer_set_array(w, "gemma4.attention.head_count_kv", TN_GGUF_U32, numbers, l->layers);
+    if (wide && status == TN_OK)
+        status = tn_gguf_writer_set_array(w, "gemma4.feed_forward_length", TN_GGUF_U32, ffn, l->layers);
+    tn_free(numbers);
+    return status;
+}
+
 const struct config_family dense_config_families[] = {
     {"apertus", NULL, config_apertus_keys, NULL},
     {"bitnet", config_read_bitnet, NULL, NULL},
@@ -93,6 +134,7 @@ const struct config_family dense_config_families[] = {
     {"cohere2", config_read_cohere2, NULL, NULL},
     {"ernie4_5", config_refuse_biases, NULL, NULL},
     {"exaone4", config_read_exaone4, NULL, NULL},
+    {"gemma4", config_read_gemma4, config_gemma4_keys, NULL},
     {"minicpm", config_read_minicpm, NULL, NULL},
     {"modern-bert", config_read_modern_bert, NULL, NULL},
     {"olmo2", config_refuse_biases, NULL, NULL},

@@ -268,6 +268,14 @@ const struct name_row hf_names[] = {
     {"attn_kv_a_norm", "layers.L.self_attn.kv_a_layernorm"},
     {"attn_k_b", "layers.L.self_attn.kv_b_proj"},
     {"attn_v_b", "layers.L.self_attn.kv_b_proj"},
+    /* embeddings of every layer */
+    {"per_layer_token_embd", "embed_tokens_per_layer"},
+    {"per_layer_model_proj", "per_layer_model_projection"},
+    {"per_layer_proj_norm", "per_layer_projection_norm"},
+    {"inp_gate", "layers.L.per_layer_input_gate"},
+    {"proj", "layers.L.per_layer_projection"},
+    {"post_norm", "layers.L.post_per_layer_input_norm"},
+    {"layer_output_scale", "layers.L.layer_scalar"},
     {NULL, NULL},
 };
 

@@ -356,6 +356,12 @@ bool hf_weights_has(struct hf_weights *w, tn_arch_tensor *t) {
     return true;
 }
 
+bool hf_weights_dense_layer(struct hf_weights *w, int layer) {
+    struct hf_source source = {0};
+    return w->model->layout.experts > 0 && !find_source(w, "ffn_gate_inp", layer, "weight", &source) &&
+           find_source(w, "ffn_up", layer, "weight", &source);
+}
+
 tn_status hf_weights_scalar(struct hf_weights *w, const char *pattern, int layer, float *out) {
     char name[256];
     struct safetensors_tensor *t = find_tensor(w, pattern, layer, 0, "weight", name, sizeof name);
