@@ -164,12 +164,22 @@ const tn__mixer tn__expanded_latent_attention = {.name = "expanded latent attent
 
 /* ---- Keys of a file ---- */
 
+/* Files hold a tenth of the multiplier with which YaRN's logarithm scales attention. The same multiplier scales what
+ * RoPE rotates, so that only attention is left to scale. */
+static void read_latent_yarn(const tn_gguf *file, tn__hparams *h) {
+    const float tenth = tn_gguf_get_f32(file, tn__arch_key(file, "rope.scaling.yarn_log_multiplier"), 0);
+    if (h->rope_scaling != TN__ROPE_SCALING_YARN || !(tenth > 0) || !(h->rope_factor > 1)) return;
+    h->yarn_log_mul = 10 * tenth;
+    if (!tn_gguf_find(file, tn__arch_key(file, "rope.scaling.yarn_attn_factor")))
+        h->yarn_attn = 1 / (1 + 0.1f * logf(h->rope_factor));
+}
+
 tn_status tn__read_latent(const tn_gguf *file, tn__hparams *h) {
     const int32_t rank = tn_gguf_get_i32(file, tn__arch_key(file, "attention.kv_lora_rank"), 0);
     const int32_t k = tn_gguf_get_i32(file, tn__arch_key(file, "attention.key_length_mla"), 0);
     const int32_t v = tn_gguf_get_i32(file, tn__arch_key(file, "attention.value_length_mla"), 0);
     h->q_rank = tn_gguf_get_i32(file, tn__arch_key(file, "attention.q_lora_rank"), 0);
-    h->yarn_log_mul = tn_gguf_get_f32(file, tn__arch_key(file, "rope.scaling.yarn_log_multiplier"), 0);
+    read_latent_yarn(file, h);
     const bool expanded = k == 0;
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__layer_hparams *l = &h->layers[i];
