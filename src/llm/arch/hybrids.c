@@ -95,12 +95,16 @@ static tn_status read_qwen3next(const tn_gguf *file, tn__hparams *h) {
 static tn_status read_minimax_01(const tn_gguf *file, tn__hparams *h) {
     const int32_t interval = tn_gguf_get_i32(file, tn__arch_key(file, "full_attention_interval"), 8);
     h->residual_scale = tn_gguf_get_f32(file, tn__arch_key(file, "residual_scale"), 1);
+    const int32_t window = tn_gguf_get_i32(file, tn__arch_key(file, "attention.sliding_window"), 0);
     if (interval < 1) return tn_fail(TN_E_FORMAT, "%s: full attention every %d layers", tn_gguf_path(file), interval);
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__layer_hparams *l = &h->layers[i];
+        l->window = 0;
         if (!tn_gguf_get_bool_at(file, tn__arch_key(file, "attention.recurrent_layers"), (uint64_t)i,
-                                 (i + 1) % interval != 0))
+                                 (i + 1) % interval != 0)) {
+            if (window > 0) l->window = window;
             continue;
+        }
         l->n_head_kv = l->n_head; /* of keys and values alike */
         l->mixer = &tn__lightning_attention;
     }

@@ -437,6 +437,7 @@ static tn_status config_read_minimax(struct hf_model *m) {
 }
 static tn_status config_minimax_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
     (void)weights;
+    TN_TRY(config_key_u32(m, w, "attention.sliding_window", config_whole(m->config, "sliding_window", 0)));
     return interval_keys(m, w, 8);
 }
 
