@@ -140,6 +140,11 @@ if [ -x "$build/tests/zoo" ] && [ -d "$golden/hf-zoo" ]; then
     zoo bamba; sed -i 's/"__float__": "Infinity"/"a": 1/; s/"time_step_limit": *\[/"time_step_limit": [0.1, /' "$work/folder/config.json"
     refused "limited time steps" 'time_step_limit'
     zoo deepseek_v3; sed -i 's/"kv_lora_rank": 32/"kv_lora_rank": 0/' "$work/folder/config.json"; refused "latent rows of nothing" 'kv_lora_rank'
+    # Python writes infinities into config.json.
+    zoo bamba; tr -d '\n' < "$work/folder/config.json" | sed 's/{ *"__float__": *"Infinity" *}/Infinity/' > "$work/config"
+    grep -q '[^"]Infinity' "$work/config" || failed "the configuration has no infinity"
+    cp "$work/config" "$work/folder/config.json"
+    "$tenon" convert "$work/folder" "$work/infinity.gguf" > "$work/out" 2>&1 || failed "an infinity: $(cat "$work/out")"
     # Multipliers become part of the weights.
     zoo falcon_h1; "$tenon" convert "$work/folder" "$work/plain.gguf" > /dev/null
     sed -i 's/"key_multiplier": 1.0/"key_multiplier": 0.5/' "$work/folder/config.json"

@@ -52,6 +52,19 @@ static void hide_nul_in_keys(char *bytes) {
     }
 }
 
+/* Python writes infinities, which JSON does not have. Replaces "Infinity" outside strings by a number as long. */
+static void replace_infinities(char *bytes) {
+    bool quoted = false;
+    for (char *p = bytes; *p; p++) {
+        if (quoted && *p == '\\' && p[1])
+            p++;
+        else if (*p == '"')
+            quoted = !quoted;
+        else if (!quoted && strncmp(p, "Infinity", 8) == 0)
+            memcpy(p, "1.0e+300", 8);
+    }
+}
+
 tn_status hf_load_json(const char *folder, const char *name, json_t **out) {
     char *bytes;
     size_t size;
@@ -65,6 +78,10 @@ tn_status hf_load_json(const char *folder, const char *name, json_t **out) {
         *out = json_loadb(bytes, size, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
     if (!*out && json_error_code(&error) == json_error_null_byte_in_key) {
         hide_nul_in_keys(bytes);
+        *out = json_loadb(bytes, size, JSON_ALLOW_NUL, &error);
+    }
+    if (!*out && json_error_code(&error) == json_error_invalid_syntax && strstr(bytes, "Infinity")) {
+        replace_infinities(bytes);
         *out = json_loadb(bytes, size, JSON_ALLOW_NUL, &error);
     }
     tn_free(bytes);
