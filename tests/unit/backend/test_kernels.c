@@ -206,7 +206,9 @@ static void matmul_repeatable(const tn__cpu_kernels *table) {
     for (int t = 0; t < TYPES; t++) {
         /* Repacked weights are computed in blocks of 128 rows. */
         const int64_t block = tn__block_of(types[t]), m = tn__can_repack(types[t], 1, 256) ? 149 : 45,
-                      k = block * (block == 256 ? 3 : block > 1 ? 23 : 700);
+                      k = block * (block == 256 ? 3
+                                   : block > 1  ? 23
+                                                : 700);
         problem p = make_problem(&r, types[t], m, 70, k);
         check_repeatable(table, &p, NULL, TN__MATMUL_REPEATABLE);
         check_repeatable(table, &p, NULL, TN__MATMUL_REPEATABLE | TN__MATMUL_PRECISE);
