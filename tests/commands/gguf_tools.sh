@@ -24,12 +24,13 @@ ok "$tenon" synth "$work/b.gguf" --type f16 --seed 5 --threads 5
 same_files "$work/a.gguf" "$work/b.gguf" "the same seed on another number of threads"
 ok "$tenon" synth "$work/c.gguf" --type f16 --seed 6
 cmp -s "$work/a.gguf" "$work/c.gguf" && failed "another seed gave the same file"
-architectures=$("$tenon" help --architectures | sed -n 's/^| \([a-z0-9-]*\) |.*/\1/p')
+architectures=$("$tenon" help --architectures | sed -n 's/^| \([a-z0-9_-]*\) | \([a-z]*\) *\([a-z]*\).*/\1=\2-\3/p')
 [ "$(wc -w <<< "$architectures")" -ge 29 ] || failed "help --architectures lists too few"
-for arch in $architectures; do
-    ok "$tenon" synth "$work/arch.gguf" --arch $arch --type q8_0
-    case $arch in
-        *bert) ok "$tenon" embed "$work/arch.gguf" -p hello ;;
+for row in $architectures; do
+    ok "$tenon" synth "$work/arch.gguf" --arch "${row%%=*}" --type q8_0
+    case ${row#*=} in
+        embeddings*) ok "$tenon" embed "$work/arch.gguf" -p hello ;;
+        text-diffusion) refused 'not causal' "$tenon" logits "$work/arch.gguf" --tokens 5,300,301 --out "$work/arch.f32" ;;
         *) ok "$tenon" logits "$work/arch.gguf" --tokens 5,300,301 --out "$work/arch.f32" ;;
     esac
 done

@@ -152,11 +152,20 @@ post "embeddings are off" 501 'not_supported_error' /v1/embeddings '{"input":"a"
 get "unknown path" 404 'not_found_error' "${key[@]}" "$url/nothing"
 get "wrong method" 405 'invalid_request_error' "${key[@]}" "$url/v1/completions"
 
-# A busy slot reports its parameters.
-timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true,"top_k":17,"seed":5}' > "$work/out" &
-sleep 0.5
-get "parameters of a busy slot" 200 '"is_processing":true[^{]*\{[^}]*\},"params":\{"n_predict":3000,[^}]*"top_k":17,[^}]*"seed":5' "${key[@]}" "$url/slots"
-wait $!
+# A busy slot reports its parameters. The context ends a request soon, so there are several.
+(for _ in $(seq 40); do
+    timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true,"top_k":17,"seed":5}'
+done > "$work/out") &
+requests=$!
+busy='"is_processing":true[^{]*\{[^}]*\},"params":\{"n_predict":3000,[^}]*"top_k":17,[^}]*"seed":5'
+for _ in $(seq 100); do
+    curl -s "${key[@]}" "$url/slots" > "$work/slots"
+    grep -qE "$busy" "$work/slots" && break
+    sleep 0.02
+done
+grep -qE "$busy" "$work/slots" || failed "no slot reports the parameters of its request: $(head -c 500 "$work/slots")"
+kill $requests 2> /dev/null
+wait $requests 2> /dev/null
 
 # A client that disconnects frees its slot.
 timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true}' > "$work/out"

@@ -13,13 +13,14 @@ static void find_at(tn_session *s, int32_t kind, int32_t from, const tn_token *t
     tn__tiers *t = &s->tiers;
     const int32_t end = kind == TN__BLOB_STATES ? from + 1 : TN__MIN(n, (from / TN__BLOCK + 1) * TN__BLOCK);
     const tn__blob_id id = {s->prefixes.prompt[from], kind, from, end - from, tokens + from};
-    for (uint8_t tier = TN__TIER_HOST; tier <= TN__TIER_DISK; tier++) {
+    for (int tier = TN__TIER_HOST; tier <= TN__TIER_DISK; tier++) {
         const tn__blob_index *x = tier == TN__TIER_HOST ? &t->host.index : &t->disk.index;
         int32_t common;
         if (!x->capacity) continue;
         const int32_t i = tn__blob_index_find(x, &id, &common);
         if (i < 0 || from + common <= step->end) continue;
-        *step = (tn__tier_step){.blob = i, .from = from, .end = from + common, .n = x->blobs[i].n, .tier = tier};
+        *step =
+            (tn__tier_step){.blob = i, .from = from, .end = from + common, .n = x->blobs[i].n, .tier = (uint8_t)tier};
         memcpy(step->tokens, x->blobs[i].tokens, sizeof step->tokens);
     }
 }

@@ -357,7 +357,8 @@ static void for_every_arch(law_memory memory, law_way way, bool max_allocs, law_
         c.way = way;
         c.memory = memory;
         /* Half of them, and those with many layers: their mapped file would be larger than all that is planned. */
-        c.copied = memory == UNIFIED && (i % 2 || tn_arch_at(i)->window_period > 4);
+        c.copied =
+            memory == UNIFIED && (i % 2 || tn_arch_at(i)->window_period > 4 || tn_arch_at(i)->fewest_layers > 2);
         if (max_allocs)
             each_max_alloc(c, scenario);
         else
