@@ -406,7 +406,8 @@ const struct command command_plan = {
                 "tenon plan model.gguf --device sim:8G,name=gpu --budget gpu=6G,cpu=4G --prefer context\n"
                 "tenon plan model.gguf --html plan.html\n"
                 "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan -p Hello\n"
-                "tenon plan model.gguf --serve -np 8 --save s.plan && tenon serve model.gguf -np 8 --plan s.plan\n"
+                "tenon plan model.gguf --serve -np 8 --save s.plan\n"
+                "tenon serve model.gguf -np 8 --plan s.plan\n"
                 "tenon plan --verify model.plan model.gguf",
     .exit_codes = "0 fits, 1 error, 2 wrong usage, 3 does not fit",
     .section = SECTION_MEMORY,
