@@ -66,7 +66,7 @@ static void for_every_model_within(double limit, const char *what, way run, cons
             if (!reference_is_golden() && p->cache_k != TN_F32 && tn_model_get_info(f.model).n_expert && most < 0.2)
                 most = 0.2;
             /* Scores that are not scaled down make more of a rounded key. */
-            if (!reference_is_golden() && p->cache_k != TN_F32 && f.model->h.attn_scale == 1) most *= 100;
+            if (!reference_is_golden() && p->cache_k != TN_F32 && f.model->h.attn_scale == 1) most *= 1000;
             if (f.sum.scale > 0 && value > most) fail_msg("%s, %s: NMSE %g", *name, what, value);
         }
         tn_session_free(f.session);
