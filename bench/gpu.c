@@ -1,6 +1,9 @@
 /* GPU benchmark: measured peaks of the card, then tokens per second of models and their share of the peaks.
  *
- *   build/bench/gpu [device=cuda0] [prompt=512] [depth=0] [generate=128] [repeat=5] MODEL.gguf … */
+ *   build/bench/gpu [device=cuda0] [prompt=512] [depth=0] [generate=128] [repeat=5] [sequences=1,8,32]
+ *                   [repeatable=1] MODEL.gguf …
+ *
+ * With sequences=…: so many sequences have prompts of `prompt` tokens, then generate `generate` tokens each. */
 #include "tenon/llm.h"
 
 #include <stdio.h>
@@ -126,7 +129,13 @@ static double bytes_per_token(const tn_model *model) {
 typedef struct settings {
     const char *device;
     int prompt, depth, generate, repeat;
+    int sequences[16], n_sequences;
+    bool repeatable;
 } settings;
+
+static tn_token any_token(const tn_model *model, int i) {
+    return (tn_token)((unsigned)i * 7919u % (unsigned)tn_model_get_info(model).n_vocab);
+}
 
 static tn_status run_model(const settings *s, const char *path, double ceiling, double bus) {
     tn_model *model;
@@ -136,13 +145,14 @@ static tn_status run_model(const settings *s, const char *path, double ceiling, 
     p.devices[0] = s->device;
     p.n_ctx = s->prompt + s->depth + s->generate + 16;
     p.n_ctx = (p.n_ctx + 255) / 256 * 256;
+    p.repeatable = s->repeatable;
     if (s->depth == 0 && p.n_ctx > 1024) p.n_ctx = 1024;
     uint64_t begin = tn_time_ns();
     tn_status status = tn_session_open(model, &p, &session);
     double load = (double)(tn_time_ns() - begin) * 1e-9;
     tn_model_info info = tn_model_get_info(model);
     tn_token *tokens = calloc(16384, sizeof *tokens);
-    for (int i = 0; i < 16384; i++) tokens[i] = (tn_token)((unsigned)i * 7919u % (unsigned)info.n_vocab);
+    for (int i = 0; i < 16384; i++) tokens[i] = any_token(model, i);
     double prefill[16] = {0}, decode[16] = {0};
     for (int r = -1; r < s->repeat && status == TN_OK; r++) {
         tn_session_clear(session);
@@ -176,14 +186,115 @@ static tn_status run_model(const settings *s, const char *path, double ceiling, 
     return status;
 }
 
+/* ---- Many sequences ---- */
+
+/* Prompts of n sequences, in batches as large as the session takes. */
+static tn_status read_prompts(tn_session *session, int n, int prompt) {
+    enum { MOST = 2048 };
+    tn_token tokens[MOST];
+    int32_t seqs[MOST];
+    int32_t filled = 0;
+    for (int i = 0; i < n * prompt; i++) {
+        tokens[filled] = any_token(tn_session_model(session), i);
+        seqs[filled++] = i / prompt;
+        if (filled < MOST && i + 1 < n * prompt) continue;
+        TN_TRY(tn_session_decode(session, &(tn_batch){.n_tokens = filled, .tokens = tokens, .seqs = seqs}));
+        filled = 0;
+    }
+    return TN_OK;
+}
+
+/* `steps` greedy tokens of each of n sequences. */
+static tn_status generate_all(tn_session *session, int n, int steps) {
+    tn_token tokens[512];
+    int32_t seqs[512];
+    for (int i = 0; i < n; i++) {
+        tokens[i] = any_token(tn_session_model(session), i);
+        seqs[i] = i;
+    }
+    for (int k = 0; k < steps; k++) {
+        TN_TRY(
+            tn_session_decode(session, &(tn_batch){.n_tokens = n, .tokens = tokens, .seqs = seqs, .argmax = true}));
+        for (int i = 0; i < n; i++) tokens[i] = tn_session_argmax(session, i);
+    }
+    return TN_OK;
+}
+
+/* The least time of a step: reading weights and cache, or multiplying. */
+static double least_step(const tn_session *session, int n, double depth, double ceiling, double flops) {
+    tn_model_info info = tn_model_get_info(tn_session_model(session));
+    tn_fit fit;
+    double cache = 0, token = bytes_per_token(tn_session_model(session));
+    if (tn_session_memory(session, &fit) != TN_OK) return 0;
+    for (size_t i = 0; i < fit.n_devices; i++) cache += (double)fit.devices[i].cache;
+    tn_fit_free(&fit);
+    double read = token + cache / tn_session_get_params(session).n_ctx * depth * n;
+    double weights_per_byte = (double)info.n_params / (double)info.bytes;
+    double by_read = read / ceiling, by_products = 2 * weights_per_byte * token * n / flops;
+    return by_read > by_products ? by_read : by_products;
+}
+
+static tn_status run_sequences(const settings *s, const char *path, int n, double ceiling, double flops) {
+    enum { WARM_UP = 4 };
+    tn_model *model;
+    tn_session *session = NULL;
+    TN_TRY(tn_model_open(path, NULL, &model));
+    tn_session_params p = tn_session_params_default();
+    p.devices[0] = s->device;
+    p.n_seqs = n;
+    p.repeatable = s->repeatable;
+    p.n_ctx = (s->prompt + s->generate + WARM_UP + 63) / 64 * 64 * n;
+    tn_status status = tn_session_open(model, &p, &session);
+    double prefill[16] = {0}, decode[16] = {0}, both[16] = {0};
+    for (int r = -1; r < s->repeat && status == TN_OK; r++) {
+        tn_session_clear(session);
+        uint64_t begin = tn_time_ns();
+        status = read_prompts(session, n, s->prompt);
+        uint64_t read = tn_time_ns();
+        if (status == TN_OK && r < 0)
+            status = generate_all(session, n, WARM_UP);
+        else if (status == TN_OK)
+            status = generate_all(session, n, s->generate);
+        uint64_t end = tn_time_ns();
+        if (r < 0) continue;
+        prefill[r] = 1e9 * n * s->prompt / (double)(read - begin);
+        decode[r] = 1e9 * n * s->generate / (double)(end - read);
+        both[r] = 1e9 * n * s->generate / (double)(end - begin);
+    }
+    if (status == TN_OK) {
+        double d = median(decode, s->repeat),
+               least = least_step(session, n, s->prompt + s->generate / 2.0, ceiling, flops);
+        printf("%-40s %3d sequences %d/%d  decode %8.1f t/s (%5.1f%% of the limit)  prompts %9.1f t/s  "
+               "with prompts %8.1f t/s\n",
+               path, n, s->prompt, s->generate, d, 100 * least * d / n, median(prefill, s->repeat),
+               median(both, s->repeat));
+        fflush(stdout);
+    }
+    tn_session_free(session);
+    tn_model_close(model);
+    return status;
+}
+
+static bool read_sequences(settings *s, const char *list) {
+    for (char *end; *list; list = *end == ',' ? end + 1 : end) {
+        long n = strtol(list, &end, 10);
+        if (end == list || n < 1 || n > 512 || s->n_sequences == 16 || (*end && *end != ',')) return false;
+        s->sequences[s->n_sequences++] = (int)n;
+    }
+    return true;
+}
+
 int main(int argc, char **argv) {
-    settings s = {"cuda0", 512, 0, 128, 5};
+    settings s = {"cuda0", 512, 0, 128, 5, {0}, 0, false};
     double read = 0, copy = 0, flops = 0, bus = 0;
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "device=", 7) == 0) s.device = argv[i] + 7;
         if (sscanf(argv[i], "prompt=%d", &s.prompt) == 1 || sscanf(argv[i], "depth=%d", &s.depth) == 1 ||
             sscanf(argv[i], "generate=%d", &s.generate) == 1 || sscanf(argv[i], "repeat=%d", &s.repeat) == 1)
             continue;
+        if (strcmp(argv[i], "repeatable=1") == 0) s.repeatable = true;
+        if (strncmp(argv[i], "sequences=", 10) == 0 && !read_sequences(&s, argv[i] + 10))
+            return fprintf(stderr, "gpu: sequences: a list of at most 16 numbers from 1 to 512\n"), 2;
     }
     if (s.repeat < 1 || s.repeat > 16 || s.prompt < 1 || s.prompt > 16384)
         return fprintf(stderr, "gpu: repeat must be 1 to 16, prompt 1 to 16384\n"), 2;
@@ -195,8 +306,11 @@ int main(int argc, char **argv) {
     int bad = 0;
     for (int i = 1; i < argc; i++) {
         if (strchr(argv[i], '=')) continue;
-        if (run_model(&s, argv[i], ceiling, bus) != TN_OK)
-            bad = 1, fprintf(stderr, "gpu: %s: %s\n", argv[i], tn_error());
+        tn_status status = TN_OK;
+        for (int k = 0; k < s.n_sequences && status == TN_OK; k++)
+            status = run_sequences(&s, argv[i], s.sequences[k], ceiling, flops);
+        if (s.n_sequences == 0) status = run_model(&s, argv[i], ceiling, bus);
+        if (status != TN_OK) bad = 1, fprintf(stderr, "gpu: %s: %s\n", argv[i], tn_error());
     }
     return bad;
 }

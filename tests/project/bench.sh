@@ -23,4 +23,13 @@ awk -F'[:,]' '
 grep -q 'measured on sim' "$work/out" || complain "bandwidth of another device"
 grep -q '^prompt' "$work/out" && complain "-p 0 leaves the prompt out"
 "$tenon" bench -p 0 -n 0 > "$work/out" 2>&1 && complain "nothing to measure is wrong usage"
+"$tenon" bench --sequences 3 -p 16 -n 4 -r 3 --json > "$work/out" 2>&1 || complain "several sequences"
+python3 - "$work/out" << 'END' || complain "prompts, generation and both of three sequences agree"
+import json, sys
+rows = {r['test']: r for r in json.load(open(sys.argv[1]))['results']}
+p, g, b = (rows[name]['median'] for name in ('prompts', 'generation', 'both'))
+assert all(r['sequences'] == 3 for r in rows.values())
+assert 0 < b < g and abs(1 / b - (16 / 4 / p + 1 / g)) < 0.5 / b, (p, g, b)
+END
+"$tenon" bench --sequences 3 -p 0 -n 4 > "$work/out" 2>&1 && complain "several sequences need a prompt"
 exit $((failures > 0))

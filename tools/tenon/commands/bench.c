@@ -17,7 +17,7 @@ struct bench {
     struct loaded_model loaded;
     tn_model_info info;
     const char *path;
-    int32_t prompt, generate, depth;
+    int32_t prompt, generate, depth, sequences;
     int repeats;
     struct progress progress;
     double bandwidth;        /* bytes per second; 0: unknown */
@@ -25,6 +25,8 @@ struct bench {
     tn_session_speed predicted;
     bool predicts;
 };
+
+enum { MOST_BENCH_SEQUENCES = 512 };
 
 /* Prefill or decode, measured several times. */
 struct bench_result {
@@ -87,6 +89,61 @@ static tn_status measure_speed(struct bench *b, struct bench_result *r, int32_t 
     return TN_OK;
 }
 
+/* ---- Many sequences: prompts of all of them, then one token of each per step, as a server works ---- */
+
+static tn_status decode_prompts(struct bench *b) {
+    tn_token tokens[2048];
+    int32_t seqs[2048], filled = 0, most = tn_session_get_params(b->loaded.session).n_batch;
+    if (most > 2048) most = 2048;
+    int64_t count = (int64_t)b->sequences * b->prompt;
+    for (int64_t i = 0; i < count; i++) {
+        tokens[filled] = token_at(b, (int32_t)(i % INT32_MAX));
+        seqs[filled++] = (int32_t)(i / b->prompt);
+        if (filled < most && i + 1 < count) continue;
+        TN_TRY(tn_session_decode(b->loaded.session, &(tn_batch){.n_tokens = filled, .tokens = tokens, .seqs = seqs}));
+        progress_update(&b->progress, b->progress.done + (uint64_t)filled);
+        filled = 0;
+    }
+    return TN_OK;
+}
+
+static tn_status decode_steps(struct bench *b, int32_t steps) {
+    tn_token tokens[MOST_BENCH_SEQUENCES];
+    int32_t seqs[MOST_BENCH_SEQUENCES];
+    for (int32_t k = 0; k < steps; k++) {
+        for (int32_t i = 0; i < b->sequences; i++) {
+            tokens[i] = token_at(b, b->prompt + k + 31 * i);
+            seqs[i] = i;
+        }
+        TN_TRY(tn_session_decode(b->loaded.session,
+                                 &(tn_batch){.n_tokens = b->sequences, .tokens = tokens, .seqs = seqs}));
+        progress_update(&b->progress, b->progress.done + (uint64_t)b->sequences);
+    }
+    return TN_OK;
+}
+
+static double rate_of(int64_t tokens, uint64_t ns) { return (double)tokens * 1e9 / (double)(ns ? ns : 1); }
+
+/* Prompts, generation, and both: generated tokens over the time of prompts and generation. */
+static tn_status measure_sequences(struct bench *b, struct bench_result r[3]) {
+    for (int i = 0; i < 3; i++)
+        if (!(r[i].rates = tn_calloc((size_t)b->repeats, sizeof *r[i].rates))) return TN_E_NOMEM;
+    for (int i = -1; i < b->repeats; i++) { /* the first is a warm-up */
+        tn_session_clear(b->loaded.session);
+        uint64_t begin = tn_time_ns();
+        TN_TRY(decode_prompts(b));
+        uint64_t middle = tn_time_ns();
+        TN_TRY(decode_steps(b, i < 0 && b->generate > 4 ? 4 : b->generate));
+        uint64_t end = tn_time_ns();
+        if (i < 0) continue;
+        r[0].rates[i] = rate_of((int64_t)b->sequences * b->prompt, middle - begin);
+        r[1].rates[i] = rate_of((int64_t)b->sequences * b->generate, end - middle);
+        r[2].rates[i] = rate_of((int64_t)b->sequences * b->generate, end - begin);
+    }
+    for (int i = 0; i < 3; i++) qsort(r[i].rates, (size_t)b->repeats, sizeof *r[i].rates, ascending);
+    return TN_OK;
+}
+
 static double median(const struct bench *b, const struct bench_result *r) {
     size_t n = (size_t)b->repeats;
     return n % 2 ? r->rates[n / 2] : (r->rates[n / 2 - 1] + r->rates[n / 2]) / 2;
@@ -95,7 +152,7 @@ static double median(const struct bench *b, const struct bench_result *r) {
 /* ---- Memory ---- */
 
 /* Bytes that decoding one token reads: all matrices except the embedding table, of which only a row is read; only the
- * experts in use; and the cached keys and values of earlier tokens. */
+ * experts in use; and the cached keys and values of earlier tokens. The tokens of a step share the weights. */
 static double bytes_per_token(const struct bench *b, double cache_bytes) {
     const tn_gguf *file = tn_model_file(b->loaded.model);
     double bytes = 0, table = 0;
@@ -108,10 +165,11 @@ static double bytes_per_token(const struct bench *b, double cache_bytes) {
         }
         output = output || strcmp(t->name, "output.weight") == 0;
         bool experts = strstr(t->name, "_exps.") && b->info.n_expert;
-        bytes += (double)t->size * (experts ? (double)b->info.n_expert_used / b->info.n_expert : 1);
+        double used = experts ? (double)b->info.n_expert_used * b->sequences / b->info.n_expert : 1;
+        bytes += (double)t->size * (used < 1 ? used : 1);
     }
     double cells = tn_session_get_params(b->loaded.session).n_ctx, before = b->depth + b->generate / 2.0;
-    return bytes + (output ? 0 : table) +
+    return (bytes + (output ? 0 : table)) / b->sequences +
            cache_bytes * before / cells; /* tied embeddings are read as the output matrix */
 }
 
@@ -188,7 +246,13 @@ static int print_bench_text(const struct bench *b, const struct bench_result *re
            threads ? threads : tn_cpu_count());
     if (b->bandwidth > 0)
         printf("bandwidth    %.1f GB/s measured on %s\n", b->bandwidth * 1e-9, tn_device_name(b->bandwidth_of));
-    if (b->depth) printf("depth        %d tokens in the cache before each run\n", b->depth);
+    if (b->sequences > 1)
+        printf(
+            "sequences    %d, each with a prompt of its own; \"both\": tokens generated in the time of prompts and "
+            "generation\n",
+            b->sequences);
+    else if (b->depth)
+        printf("depth        %d tokens in the cache before each run\n", b->depth);
     printf("\n%s%-16s %12s  %-21s %s%s%s\n", style(stdout, STYLE_BOLD), "", "tokens/s", "  lowest … highest",
            b->predicts ? "predicted        " : "", "of the bandwidth", style(stdout, STYLE_NONE));
     for (int i = 0; i < count; i++) {
@@ -214,9 +278,10 @@ static int print_bench_json(const struct bench *b, const struct bench_result *re
     for (int i = 0; i < count; i++) {
         json_t *rates = json_array();
         for (int k = 0; k < b->repeats; k++) json_array_append_new(rates, json_real(results[i].rates[k]));
-        json_t *entry = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:o}", "test", results[i].name, "tokens",
-                                  results[i].tokens, "depth", b->depth, "median", median(b, &results[i]), "lowest",
-                                  results[i].rates[0], "highest", results[i].rates[b->repeats - 1], "rates", rates);
+        json_t *entry = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o}", "test", results[i].name, "tokens",
+                                  results[i].tokens, "depth", b->depth, "sequences", b->sequences, "median",
+                                  median(b, &results[i]), "lowest", results[i].rates[0], "highest",
+                                  results[i].rates[b->repeats - 1], "rates", rates);
         if (b->predicts) {
             const tn_prediction *run = i == 0 && b->prompt ? &b->predicted.prefill_run : &b->predicted.decode_run;
             json_object_set_new(entry, "predicted", json_real(results[i].predicted));
@@ -244,21 +309,30 @@ static int print_bench_json(const struct bench *b, const struct bench_result *re
 /* ---- The command ---- */
 
 static int measure_all(struct bench *b) {
-    struct bench_result results[2];
+    struct bench_result results[3] = {{0}};
     int count = 0;
+    bool many = b->sequences > 1;
     double cache_bytes = 0;
     tn_fit fit;
     uint64_t per_round = (uint64_t)(b->prompt + b->generate + (b->info.n_window > 0 ? 2 * b->depth : 0));
     uint64_t warm_up = (uint64_t)b->depth + (uint64_t)b->prompt + (b->generate > 0);
+    if (many) per_round *= (uint64_t)b->sequences, warm_up = (uint64_t)(b->prompt + 4) * (uint64_t)b->sequences;
     tn_status status = tn_session_memory(b->loaded.session, &fit);
     if (status != TN_OK) return fail_status(status, "memory");
     uint64_t peak = peak_resident(); /* taken before measuring peaks, which needs memory of its own */
     progress_start(&b->progress, "measuring", warm_up + (uint64_t)b->repeats * per_round, PROGRESS_ITEMS);
-    if (b->prompt) {
+    if (many) {
+        results[count++] = (struct bench_result){.name = "prompts", .tokens = b->prompt};
+        results[count++] = (struct bench_result){.name = "generation", .tokens = b->generate};
+        results[count++] = (struct bench_result){.name = "both", .tokens = b->generate};
+        status = measure_sequences(b, results);
+        b->depth = b->prompt; /* where the generation began */
+    }
+    if (b->prompt && !many) {
         results[count] = (struct bench_result){.name = "prompt", .tokens = b->prompt};
         status = measure_speed(b, &results[count++], tn_session_get_params(b->loaded.session).n_batch);
     }
-    if (b->generate && status == TN_OK) {
+    if (b->generate && !many && status == TN_OK) {
         results[count] = (struct bench_result){.name = "generation", .tokens = b->generate};
         status = measure_speed(b, &results[count++], 1);
     }
@@ -271,8 +345,10 @@ static int measure_all(struct bench *b) {
     if (!code) predict_speed(b);
     for (int i = 0; !code && i < count; i++)
         results[i].predicted = i == 0 && b->prompt ? b->predicted.prefill : b->predicted.decode;
+    if (!code && many) /* the time of the prompts and of the generation, one after the other */
+        results[2].predicted = 1 / (b->prompt / (b->generate * b->predicted.prefill) + 1 / b->predicted.decode);
     if (!code && b->generate) {
-        struct bench_result *decode = &results[count - 1];
+        struct bench_result *decode = &results[many ? 1 : count - 1];
         decode->bytes_per_token = bytes_per_token(b, cache_bytes);
         measure_bandwidth(b, decode->rates[b->repeats - 1] * decode->bytes_per_token);
     } else if (!code) {
@@ -293,12 +369,22 @@ static int run_bench(const struct args *args) {
                       .prompt = (int32_t)args_int(args, "prompt"),
                       .generate = (int32_t)args_int(args, "predict"),
                       .depth = (int32_t)args_int(args, "depth"),
+                      .sequences = (int32_t)args_int(args, "sequences"),
                       .repeats = (int)args_int(args, "repeat")};
+    if (b.sequences > 1 && (!b.prompt || !b.generate || b.depth))
+        return fail_usage(args, "--sequences measures prompts and generation together: -p and -n are at least 1, and "
+                                "-d is not used");
     if (!b.prompt && !b.generate) return fail_usage(args, "nothing to measure: both -p and -n are 0");
     if (!(b.path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
     int code = session_params_from(args, &params);
     if (code) return code;
     params.n_ctx = b.depth + (b.prompt > b.generate ? b.prompt : b.generate);
+    if (b.sequences > 1) {
+        int64_t each = ((int64_t)b.prompt + b.generate + 63) / 64 * 64, all = each * b.sequences;
+        if (all > 1 << 30) return fail_usage(args, "%lld tokens of all sequences are too many", (long long)all);
+        params.n_ctx = (int32_t)all;
+        params.n_seqs = b.sequences;
+    }
     if ((code = loaded_model_open(args, b.path, &params, &b.loaded))) return code;
     b.info = tn_model_get_info(b.loaded.model);
     code = measure_all(&b);
@@ -334,6 +420,14 @@ static const struct option options[] = {
      .max = 1 << 24,
      .fallback = "0",
      .help = "tokens in the KV cache before each run"},
+    {.name = "sequences",
+     .aliases = "--n-parallel --parallel",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = MOST_BENCH_SEQUENCES,
+     .fallback = "1",
+     .help = "sequences at a time, each with a prompt and an answer of its own"},
     {.name = "repeat",
      .letter = "r",
      .aliases = "--repetitions",
@@ -365,6 +459,7 @@ const struct command command_bench = {
         "beside the measured one.",
     .examples = "tenon bench model.gguf\n"
                 "tenon bench model.gguf -p 0 -n 64 -d 4096             # decode only, with 4096 tokens in the cache\n"
+                "tenon bench model.gguf --sequences 4 -p 64 -n 32      # four prompts, then four answers at once\n"
                 "tenon bench model.gguf -t 4 -r 10 --json",
     .section = SECTION_USE,
     .max_arguments = 1,
