@@ -230,8 +230,8 @@ static double least_step(const tn_session *session, int n, double depth, double 
     tn_fit_free(&fit);
     double read = token + cache / tn_session_get_params(session).n_ctx * depth * n;
     double weights_per_byte = (double)info.n_params / (double)info.bytes;
-    double by_read = read / ceiling, by_products = 2 * weights_per_byte * token * n / flops;
-    return by_read > by_products ? by_read : by_products;
+    double by_read = read / ceiling, by_matmul = 2 * weights_per_byte * token * n / flops;
+    return by_read > by_matmul ? by_read : by_matmul;
 }
 
 static tn_status run_sequences(const settings *s, const char *path, int n, double ceiling, double flops) {
