@@ -45,7 +45,10 @@ TN_API void tn_tokenizer_free(tn_tokenizer *tokenizer); /* accepts NULL */
     X(BPE, "gpt2", "byte-level BPE: merges by rank within pre-tokenized words")                                      \
     X(RAW_BPE, "gemma4", "BPE by rank on characters, spaces as U+2581, byte fallback")                               \
     X(WORDPIECE, "bert", "WordPiece: longest match within words")                                                    \
-    X(UNIGRAM, "t5", "Unigram: most probable segmentation")
+    X(UNIGRAM, "t5", "Unigram: most probable segmentation")                                                          \
+    X(WORLD, "rwkv", "longest matching byte string")                                                                 \
+    X(PLAMO, "plamo2", "PLaMo 2: segmentation of lowest cost, byte fallback")                                        \
+    X(WHITESPACE, "whitespace", "BPE by rank on the characters of words between white space")
 
 typedef enum tn_tokenizer_kind {
 #define TN_X(name, model, text) TN_TOKENIZER_##name,

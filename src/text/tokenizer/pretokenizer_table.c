@@ -206,7 +206,7 @@ const tn__pre_row tn__pre_table[] = {
     {"tiny_aya", stages_aya, NFC},
     {"cohere2moe", stages_aya, NFC},
     {"youtu", stages_youtu, IGNORE},
-    {"kimi-k2", stages_kimi, 0},
+    {"kimi-k2", stages_kimi, IGNORE},
     {"bloom", stages_bloom, 0},
     {"poro", stages_bloom, 0},
     {"poro-chat", stages_bloom, 0},

@@ -4,6 +4,7 @@
 #include "text/utf8.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 static bool scores_differ(const tn_tokenizer *t) {
     for (int32_t i = 1; i < t->size; i++)
@@ -14,8 +15,9 @@ static bool scores_differ(const tn_tokenizer *t) {
 
 tn_status tn__spm_load(tn_tokenizer *t, const tn__vocab_source *source) {
     /* In files made from a list of merges all scores are equal. */
-    if (source->n_merges && (t->kind == TN_TOKENIZER_RAW_BPE || !scores_differ(t))) return tn__rank_merges(t, source);
-    if (t->kind == TN_TOKENIZER_RAW_BPE) return tn_fail(TN_E_FORMAT, "the vocabulary has no merges");
+    bool ranked = t->kind != TN_TOKENIZER_SPM;
+    if (source->n_merges && (ranked || !scores_differ(t))) return tn__rank_merges(t, source);
+    if (ranked) return tn_fail(TN_E_FORMAT, "the vocabulary has no merges");
     return tn__score_merges(t);
 }
 
@@ -60,4 +62,27 @@ tn_status tn__spm_encode(const tn_tokenizer *t, tn__scratch *s, const char *text
         i += n;
     }
     return begin < size ? tn__word_encode(t, s, text + begin, size - begin, out) : TN_OK;
+}
+
+/* BPE on the characters of words between white space, which is dropped. */
+tn_status tn__whitespace_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size,
+                                tn_tokens *out) {
+    tn__text_clear(&s->normalized);
+    for (size_t i = 0; i <= size;) {
+        uint32_t cp = ' ';
+        unsigned n = i < size ? tn__utf8_decode(text + i, size - i, &cp) : 1;
+        char bytes[4];
+        if (!n) {
+            tn__text_append(&s->normalized, text + i, n = 1);
+        } else if (tn__is_white_space(cp)) {
+            TN_TRY(s->normalized.status);
+            TN_TRY(tn__spm_encode(t, s, s->normalized.data, s->normalized.length, false, out));
+            tn__text_clear(&s->normalized);
+        } else {
+            if (t->lowercase) cp = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+            tn__text_append(&s->normalized, bytes, tn__utf8_encode(cp, bytes));
+        }
+        i += n;
+    }
+    return s->normalized.status;
 }

@@ -48,6 +48,7 @@ static void scratch_free(tn__scratch *s) {
     tn__text_free(&s->escaped);
     tn__text_free(&s->word);
     tn_free(s->lattice);
+    tn_free(s->costs);
     tn_free(s);
 }
 
@@ -84,6 +85,11 @@ static void scratch_give(const tn_tokenizer *t, tn__scratch *s) {
         tn_free(s->lattice);
         s->lattice = NULL;
         s->lattice_capacity = 0;
+    }
+    if (s->costs_capacity > KEEP) {
+        tn_free(s->costs);
+        s->costs = NULL;
+        s->costs_capacity = 0;
     }
     tn_tokenizer *shared = (tn_tokenizer *)t;
     pthread_mutex_lock(&shared->lock);
@@ -133,20 +139,34 @@ static void load_settings(tn_tokenizer *t, const tn__vocab_source *source) {
     t->add_sep = setting_or(source->add_sep, wordpiece || pre & TN__PRE_ADD_SEP);
     t->add_space_prefix = setting_or(source->add_space_prefix, spm);
     t->remove_extra_whitespaces = setting_or(source->remove_extra_whitespaces, false);
-    t->lowercase = setting_or(source->lowercase, true);
+    t->lowercase = setting_or(source->lowercase, wordpiece);
     t->strip_accents = setting_or(source->strip_accents, t->lowercase);
     t->escape_spaces = spm || t->kind == TN_TOKENIZER_RAW_BPE;
 }
 
+/* Encodes text without special tokens. `first`: it begins the input or follows a special token. */
+static tn_status encode_by_kind(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
+                                tn_tokens *out) {
+    switch (t->kind) {
+    case TN_TOKENIZER_BPE: return tn__bpe_encode(t, s, text, size, out);
+    case TN_TOKENIZER_SPM:
+    case TN_TOKENIZER_RAW_BPE: return tn__spm_encode(t, s, text, size, first, out);
+    case TN_TOKENIZER_WORDPIECE: return tn__wordpiece_encode(t, s, text, size, out);
+    case TN_TOKENIZER_UNIGRAM: return tn__unigram_encode(t, s, text, size, first, out);
+    case TN_TOKENIZER_WORLD: return tn__world_encode(t, text, size, out);
+    case TN_TOKENIZER_PLAMO: return tn__plamo_encode(t, s, text, size, out);
+    case TN_TOKENIZER_WHITESPACE: return tn__whitespace_encode(t, s, text, size, out);
+    }
+    return TN_OK;
+}
+
 static tn_status find_newline(tn_tokenizer *t) {
     t->special[TN_SPECIAL_NEWLINE] = TN_TOKEN_NONE;
-    if (t->kind == TN_TOKENIZER_WORDPIECE || t->kind == TN_TOKENIZER_UNIGRAM)
-        return TN_OK; /* these ignore line ends */
+    if (t->kind == TN_TOKENIZER_UNIGRAM) return TN_OK; /* normalization replaces line ends */
     tn_tokens tokens = {0};
     tn__scratch *s;
     TN_TRY(scratch_take(t, &s));
-    tn_status status = t->kind == TN_TOKENIZER_BPE ? tn__bpe_encode(t, s, "\n", 1, &tokens)
-                                                   : tn__spm_encode(t, s, "\n", 1, false, &tokens);
+    tn_status status = encode_by_kind(t, s, "\n", 1, false, &tokens);
     scratch_give(t, s);
     if (status == TN_OK && tokens.count == 1 && tokens.ids[0] != t->special[TN_SPECIAL_UNK])
         t->special[TN_SPECIAL_NEWLINE] = tokens.ids[0];
@@ -158,15 +178,18 @@ static tn_status load_tokenizer(tn_tokenizer *t, const tn__vocab_source *source,
     TN_TRY(find_tokenizer_kind(source, &t->kind));
     TN_TRY(tn__vocab_load(t, source));
     TN_TRY(tn__vocab_roles(t, source));
+    TN_TRY(tn__vocab_pieces(t));
     switch (t->kind) {
     case TN_TOKENIZER_BPE: TN_TRY(tn__bpe_load(t, source, params)); break;
     case TN_TOKENIZER_SPM:
-    case TN_TOKENIZER_RAW_BPE: TN_TRY(tn__spm_load(t, source)); break;
+    case TN_TOKENIZER_RAW_BPE:
+    case TN_TOKENIZER_WHITESPACE: TN_TRY(tn__spm_load(t, source)); break;
     case TN_TOKENIZER_WORDPIECE: TN_TRY(tn__wordpiece_load(t)); break;
     case TN_TOKENIZER_UNIGRAM: TN_TRY(tn__unigram_load(t, source)); break;
+    case TN_TOKENIZER_WORLD: TN_TRY(tn__world_load(t)); break;
+    case TN_TOKENIZER_PLAMO: TN_TRY(tn__plamo_load(t)); break;
     }
     load_settings(t, source);
-    TN_TRY(tn__vocab_pieces(t));
     return find_newline(t);
 }
 
@@ -218,14 +241,7 @@ static tn_status encode_plain(encoding *e, const char *text, size_t size) {
     if (size == 0) return TN_OK;
     bool first = e->first;
     e->first = false;
-    switch (e->t->kind) {
-    case TN_TOKENIZER_BPE: return tn__bpe_encode(e->t, e->s, text, size, e->out);
-    case TN_TOKENIZER_SPM:
-    case TN_TOKENIZER_RAW_BPE: return tn__spm_encode(e->t, e->s, text, size, first, e->out);
-    case TN_TOKENIZER_WORDPIECE: return tn__wordpiece_encode(e->t, e->s, text, size, e->out);
-    case TN_TOKENIZER_UNIGRAM: return tn__unigram_encode(e->t, e->s, text, size, first, e->out);
-    }
-    return TN_OK;
+    return encode_by_kind(e->t, e->s, text, size, first, e->out);
 }
 
 /* The longest special token at `text`, or TN__NIL. */

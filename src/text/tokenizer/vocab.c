@@ -326,7 +326,9 @@ tn_status tn__vocab_roles(tn_tokenizer *t, const tn__vocab_source *source) {
         {TN_TOKENIZER_UNIGRAM, TN_SPECIAL_UNK, 2},     {TN_TOKENIZER_UNIGRAM, TN_SPECIAL_PAD, 0},
         {TN_TOKENIZER_WORDPIECE, TN_SPECIAL_CLS, 101}, {TN_TOKENIZER_WORDPIECE, TN_SPECIAL_SEP, 102},
         {TN_TOKENIZER_WORDPIECE, TN_SPECIAL_UNK, 100}, {TN_TOKENIZER_WORDPIECE, TN_SPECIAL_MASK, 103},
-        {TN_TOKENIZER_WORDPIECE, TN_SPECIAL_PAD, 0},
+        {TN_TOKENIZER_WORDPIECE, TN_SPECIAL_PAD, 0},   {TN_TOKENIZER_PLAMO, TN_SPECIAL_BOS, 1},
+        {TN_TOKENIZER_PLAMO, TN_SPECIAL_EOS, 2},       {TN_TOKENIZER_PLAMO, TN_SPECIAL_UNK, 0},
+        {TN_TOKENIZER_PLAMO, TN_SPECIAL_PAD, 3},
     };
     for (size_t i = 0; i < TN__COUNT(usual); i++)
         if (usual[i].kind == t->kind && source->special[usual[i].role] < 0 && usual[i].id < t->size)
@@ -370,7 +372,8 @@ static size_t decode_token_text(const tn_tokenizer *t, uint32_t id, char *out) {
         }
         return made;
     }
-    if (t->kind != TN_TOKENIZER_BPE && !literal) {
+    if (t->kind == TN_TOKENIZER_WORLD && !literal) return tn__world_unescape(text, size, out);
+    if (t->kind != TN_TOKENIZER_BPE && t->kind != TN_TOKENIZER_PLAMO && !literal) {
         for (size_t i = 0; i < size;) {
             if (size - i >= 3 && memcmp(text + i, TN__SPACE, 3) == 0) {
                 out[made++] = ' ';

@@ -47,7 +47,7 @@ static tn_status encode_word(const tn_tokenizer *t, const char *word, size_t siz
     return TN_OK;
 }
 
-static bool is_white_space(uint32_t cp) {
+bool tn__is_white_space(uint32_t cp) {
     if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13);
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)cp);
     return cp == 0x85 || category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
@@ -101,7 +101,7 @@ static tn_status add_to_word(word_splitter *w, uint32_t cp) {
 }
 
 static tn_status add_code_point(word_splitter *w, uint32_t cp) {
-    if (is_white_space(cp)) return end_word(w);
+    if (tn__is_white_space(cp)) return end_word(w);
     if (is_dropped(cp)) return TN_OK;
     if (w->t->strip_accents && cp >= 0x300 && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_MN)
         return TN_OK;

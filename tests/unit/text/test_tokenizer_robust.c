@@ -421,7 +421,7 @@ static void malformed_vocabularies_are_refused_or_made_sense_of(void **state) {
         v->source.model = str(none[i]);
         assert_fails(TN_E_NOT_FOUND, tn__tokenizer_from_source(&v->source, NULL, &t));
     }
-    static const char *const unsupported[] = {"rwkv", "plamo2", "GPT2", "gpt2 "};
+    static const char *const unsupported[] = {"hybriddna", "plamo", "GPT2", "gpt2 "};
     for (size_t i = 0; i < TN__COUNT(unsupported); i++) {
         v->source.model = str(unsupported[i]);
         assert_fails(TN_E_UNSUPPORTED, tn__tokenizer_from_source(&v->source, NULL, &t));

@@ -37,7 +37,7 @@ tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t
 }
 
 /* jansson cannot hold a NUL in the key of an object, but vocabularies have a token of that single byte. Replaces
- * every \u0000 in a string before a colon by HF_NUL_IN_KEY, which is written in as many characters. */
+ * every \u0000 in a string before a colon by HF_NUL_IN_KEY, which has as many bytes. */
 static void hide_nul_in_keys(char *bytes) {
     for (char *start = strchr(bytes, '"'); start; start = strchr(start, '"')) {
         bool found = false;
@@ -47,7 +47,7 @@ static void hide_nul_in_keys(char *bytes) {
         if (!*end) return;
         const char *next = end + 1 + strspn(end + 1, " \t\r\n");
         for (char *at = start + 1; found && *next == ':' && at < end; at += *at == '\\' ? 2 : 1)
-            if (strncmp(at, "\\u0000", 6) == 0) memcpy(at, "\\ufdd0", 6);
+            if (strncmp(at, "\\u0000", 6) == 0) memcpy(at, HF_NUL_IN_KEY, 6);
         start = end + 1;
     }
 }

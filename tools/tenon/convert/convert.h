@@ -66,8 +66,9 @@ tn_status hf_model_weight_keys(const struct hf_model *model, struct hf_weights *
 
 /* A JSON file of the folder; *out is NULL when it is absent. */
 tn_status hf_load_json(const char *folder, const char *name, json_t **out);
-/* Replaces the NUL character in keys, which jansson cannot store: U+FDD0 is a noncharacter. */
-#define HF_NUL_IN_KEY "\xef\xb7\x90"
+/* Replaces the NUL character in keys, which jansson cannot store: two noncharacters, U+FDEF and U+FDEE. Single ones
+ * occur in vocabularies. */
+#define HF_NUL_IN_KEY "\xef\xb7\xaf\xef\xb7\xae"
 /* The bytes of a file; *out is NULL when it is absent. Freed with tn_free(). */
 tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t *size);
 

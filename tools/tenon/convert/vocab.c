@@ -1,28 +1,12 @@
 /* The tokenizer of a Hugging Face folder, converted to tokenizer.* metadata. */
+#include "convert/vocab.h"
 #include "cli/cli.h"
-#include "convert/convert.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
-
 static const char space[] = "▁";
-
-struct hf_vocab {
-    const struct hf_model *model;
-    tn_gguf_writer *writer;
-    json_t *tokenizer, *config, *generation; /* tokenizer.json, tokenizer_config.json, generation_config.json */
-    json_t *keep;                            /* owns the texts made during conversion */
-    char *sp_bytes;
-    struct sp_model sp;
-    uint32_t size;
-    tn_gguf_str *tokens;
-    float *scores;
-    int32_t *types;
-    bool has_scores;
-};
 
 /* ---- Token table ---- */
 
@@ -30,8 +14,7 @@ static tn_gguf_str text_of(const json_t *string) {
     return (tn_gguf_str){json_string_value(string), json_string_length(string)};
 }
 
-/* Joins two texts; the result lives as long as the table. */
-static tn_gguf_str keep_text(struct hf_vocab *v, const char *first, tn_gguf_str rest) {
+tn_gguf_str vocab_keep(struct hf_vocab *v, const char *first, tn_gguf_str rest) {
     size_t length = strlen(first) + rest.size;
     char *joined = tn_malloc(length + 1);
     if (!joined) return (tn_gguf_str){0};
@@ -43,7 +26,7 @@ static tn_gguf_str keep_text(struct hf_vocab *v, const char *first, tn_gguf_str 
     return text_of(string);
 }
 
-static tn_status put_token(struct hf_vocab *v, int64_t id, tn_gguf_str text, int type, float score) {
+tn_status vocab_put(struct hf_vocab *v, int64_t id, tn_gguf_str text, int type, float score) {
     if (id < 0 || id >= v->size)
         return tn_fail(TN_E_FORMAT,
                        "%s: token %" PRId64 " of the tokenizer is beyond the model's vocabulary of %" PRIu32,
@@ -70,7 +53,7 @@ static tn_status put_added_tokens(struct hf_vocab *v) {
         int type = special ? CONTROL : USER_DEFINED;
         if (id >= 0 && id < v->size && v->types[id] == UNKNOWN) type = UNKNOWN;
         TN_TRY(
-            put_token(v, id, text_of(content), type, v->has_scores && id >= 0 && id < v->size ? v->scores[id] : 0));
+            vocab_put(v, id, text_of(content), type, v->has_scores && id >= 0 && id < v->size ? v->scores[id] : 0));
     }
     return TN_OK;
 }
@@ -80,12 +63,12 @@ static tn_status fill_unused_ids(struct hf_vocab *v) {
         char text[32];
         if (v->tokens[id].data) continue;
         snprintf(text, sizeof text, "[PAD%" PRIu32 "]", id);
-        TN_TRY(put_token(v, id, keep_text(v, text, (tn_gguf_str){"", 0}), UNUSED, 0));
+        TN_TRY(vocab_put(v, id, vocab_keep(v, text, (tn_gguf_str){"", 0}), UNUSED, 0));
     }
     return TN_OK;
 }
 
-static int64_t find_token(const struct hf_vocab *v, const char *text) {
+int64_t vocab_find(const struct hf_vocab *v, const char *text) {
     size_t length = strlen(text);
     for (uint32_t id = 0; id < v->size; id++)
         if (v->tokens[id].size == length && memcmp(v->tokens[id].data, text, length) == 0) return id;
@@ -132,7 +115,7 @@ static tn_status set_merges(struct hf_vocab *v, const json_t *merges) {
             }
             memcpy(joined, a.data, a.size);
             memcpy(joined + a.size, " ", 2);
-            list[i] = keep_text(v, joined, b);
+            list[i] = vocab_keep(v, joined, b);
             tn_free(joined);
         }
     }
@@ -145,12 +128,12 @@ static tn_status set_merges(struct hf_vocab *v, const json_t *merges) {
 /* The text of a vocabulary key, with HF_NUL_IN_KEY replaced by NUL. */
 static tn_gguf_str text_of_key(struct hf_vocab *v, const char *key, size_t length) {
     if (!strstr(key, HF_NUL_IN_KEY)) return (tn_gguf_str){key, length};
-    tn_gguf_str made = keep_text(v, "", (tn_gguf_str){key, length});
+    tn_gguf_str made = vocab_keep(v, "", (tn_gguf_str){key, length});
     char *to = (char *)(uintptr_t)made.data; /* made above, so it may be changed */
     for (const char *from = key; to && *from; to++) {
-        bool hidden = strncmp(from, HF_NUL_IN_KEY, 3) == 0;
+        bool hidden = strncmp(from, HF_NUL_IN_KEY, sizeof HF_NUL_IN_KEY - 1) == 0;
         *to = hidden ? '\0' : *from;
-        from += hidden ? 3 : 1;
+        from += hidden ? sizeof HF_NUL_IN_KEY - 1 : 1;
     }
     if (to) made.size = (size_t)(to - made.data);
     return made;
@@ -168,7 +151,7 @@ static tn_status put_vocab_object(struct hf_vocab *v, const json_t *vocab) {
             return tn_fail(TN_E_FORMAT, "%s/tokenizer.json: token \"%s\" has no id", v->model->folder, text);
         tn_gguf_str str = text_of_key(v, text, json_object_iter_key_len(at));
         if (!str.data) return tn_fail(TN_E_NOMEM, "out of memory in the vocabulary");
-        TN_TRY(put_token(v, json_integer_value(id), str, is_byte(str) ? BYTE : NORMAL, 0));
+        TN_TRY(vocab_put(v, json_integer_value(id), str, is_byte(str) ? BYTE : NORMAL, 0));
     }
     return TN_OK;
 }
@@ -267,7 +250,7 @@ static tn_status set_sentencepiece_switches(struct hf_vocab *v, bool prefix, boo
 static tn_status put_sentencepieces(struct hf_vocab *v) {
     for (size_t i = 0; i < v->sp.count; i++) {
         int type = v->sp.pieces[i].type;
-        TN_TRY(put_token(v, (int64_t)i, v->sp.pieces[i].text, type, v->sp.pieces[i].score));
+        TN_TRY(vocab_put(v, (int64_t)i, v->sp.pieces[i].text, type, v->sp.pieces[i].score));
     }
     v->has_scores = true;
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.model", v->sp.unigram ? "t5" : "llama"));
@@ -285,26 +268,26 @@ static tn_status read_character_bpe(struct hf_vocab *v) {
     TN_TRY(put_vocab_object(v, json_object_get(model, "vocab")));
     TN_TRY(scores_from_merges(v, json_object_get(model, "merges")));
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    int64_t id = unknown ? find_token(v, unknown) : -1;
+    int64_t id = unknown ? vocab_find(v, unknown) : -1;
     if (id >= 0) v->types[id] = UNKNOWN;
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.model", "llama"));
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.pre", "default"));
     return set_sentencepiece_switches(v, prepends_space(v), false);
 }
 
-static unsigned char *base64_decode(const char *text, size_t *size) {
+unsigned char *vocab_base64(const char *text, size_t size, size_t *made) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    unsigned char *out = tn_malloc(strlen(text) + 1);
+    unsigned char *out = tn_malloc(size + 1);
     unsigned bits = 0, count = 0;
-    *size = 0;
-    for (; out && *text && *text != '='; text++) {
-        const char *digit = strchr(digits, *text);
+    *made = 0;
+    for (size_t i = 0; out && i < size && text[i] && text[i] != '='; i++) {
+        const char *digit = strchr(digits, text[i]);
         if (!digit) continue;
         bits = bits << 6 | (unsigned)(digit - digits);
         count += 6;
         if (count >= 8) {
             count -= 8;
-            out[(*size)++] = (unsigned char)(bits >> count);
+            out[(*made)++] = (unsigned char)(bits >> count);
         }
     }
     return out;
@@ -319,7 +302,7 @@ static tn_status read_unigram(struct hf_vocab *v) {
     json_array_foreach(json_object_get(model, "vocab"), i, pair) {
         json_t *text = json_array_get(pair, 0);
         int type = (json_int_t)i == unknown ? UNKNOWN : is_byte(text_of(text)) ? BYTE : NORMAL;
-        TN_TRY(put_token(v, (int64_t)i, text_of(text), type, (float)json_number_value(json_array_get(pair, 1))));
+        TN_TRY(vocab_put(v, (int64_t)i, text_of(text), type, (float)json_number_value(json_array_get(pair, 1))));
     }
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.model", "t5"));
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.pre", "default"));
@@ -328,7 +311,7 @@ static tn_status read_unigram(struct hf_vocab *v) {
         json_string_value(json_object_get(find_step(normalizer, "Precompiled"), "precompiled_charsmap"));
     if (map && *map) {
         size_t size;
-        unsigned char *bytes = base64_decode(map, &size);
+        unsigned char *bytes = vocab_base64(map, strlen(map), &size);
         tn_status status = bytes ? tn_gguf_writer_set_array(v->writer, "tokenizer.ggml.precompiled_charsmap",
                                                             TN_GGUF_U8, bytes, size)
                                  : TN_E_NOMEM;
@@ -353,11 +336,11 @@ static tn_status read_word_piece(struct hf_vocab *v) {
         if (text.size > length && memcmp(text.data, prefix, length) == 0)
             text = (tn_gguf_str){text.data + length, text.size - length};
         else
-            text = keep_text(v, space, text);
-        TN_TRY(put_token(v, id, text, NORMAL, 0));
+            text = vocab_keep(v, space, text);
+        TN_TRY(vocab_put(v, id, text, NORMAL, 0));
     }
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    int64_t id = unknown ? find_token(v, unknown) : -1;
+    int64_t id = unknown ? vocab_find(v, unknown) : -1;
     if (id >= 0) v->types[id] = UNKNOWN;
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.model", "bert"));
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.pre", "default"));
@@ -389,7 +372,7 @@ static const char *named_token(const struct hf_vocab *v, const char *name) {
 static int64_t role_id(const struct hf_vocab *v, const char *name) {
     char key[64];
     const char *text = named_token(v, name);
-    int64_t id = text ? find_token(v, text) : -1;
+    int64_t id = text ? vocab_find(v, text) : -1;
     snprintf(key, sizeof key, "%s_id", name);
     json_t *number = json_object_get(v->model->config, key);
     if (!number || json_is_null(number)) number = json_object_get(v->generation, key);
@@ -410,7 +393,7 @@ static bool template_adds(const struct hf_vocab *v, int64_t id, bool last, bool 
     if (!count) return false;
     json_t *step = json_object_get(json_array_get(single, last ? count - 1 : 0), "SpecialToken");
     const char *text = json_string_value(json_object_get(step, "id"));
-    return text && find_token(v, text) == id && id >= 0;
+    return text && vocab_find(v, text) == id && id >= 0;
 }
 
 static tn_status set_adds_token(const struct hf_vocab *v, const char *name, const char *key, int64_t id, bool last) {
@@ -507,8 +490,16 @@ static tn_status set_templates(const struct hf_vocab *v) {
 
 static tn_status read_tokenizer(struct hf_vocab *v, const char *pre) {
     const char *folder = v->model->folder;
-    if (!v->tokenizer && !v->sp.count)
-        return tn_fail(TN_E_NOT_FOUND, "%s: has neither tokenizer.json nor tokenizer.model", folder);
+    if (!v->tokenizer && !v->sp.count) {
+        bool found;
+        TN_TRY(vocab_read_plain(v, pre, &found));
+        if (found) return fill_unused_ids(v);
+        return tn_fail(
+            TN_E_NOT_FOUND,
+            "%s: has no vocabulary: no tokenizer.json, tokenizer.model, tiktoken.model, tokenizer.jsonl or "
+            "rwkv_vocab_v20230424.txt",
+            folder);
+    }
     const json_t *model = json_object_get(v->tokenizer, "model");
     const char *type = json_string_value(json_object_get(model, "type"));
     if (v->tokenizer && !type)
@@ -532,15 +523,14 @@ static tn_status read_tokenizer(struct hf_vocab *v, const char *pre) {
 
 static tn_status load_vocab_files(struct hf_vocab *v) {
     const char *folder = v->model->folder;
-    size_t size;
     TN_TRY(hf_load_json(folder, "tokenizer.json", &v->tokenizer));
     TN_TRY(hf_load_json(folder, "tokenizer_config.json", &v->config));
     TN_TRY(hf_load_json(folder, "generation_config.json", &v->generation));
-    TN_TRY(hf_load_bytes(folder, "tokenizer.model", &v->sp_bytes, &size));
+    TN_TRY(hf_load_bytes(folder, "tokenizer.model", &v->sp_bytes, &v->sp_size));
     if (v->sp_bytes) {
-        tn_status status = sp_model_parse("tokenizer.model", v->sp_bytes, size, &v->sp);
-        /* Newer Mistral models have another format under this name; tokenizer.json is then enough. */
-        if (status != TN_OK && !(status == TN_E_FORMAT && v->tokenizer)) return status;
+        tn_status status = sp_model_parse("tokenizer.model", v->sp_bytes, v->sp_size, &v->sp);
+        /* Other formats have this name too: Mistral's, for which tokenizer.json is enough, and lists of ranks. */
+        if (status != TN_OK && status != TN_E_FORMAT) return status;
     }
     v->tokens = tn_calloc(v->size, sizeof *v->tokens);
     v->scores = tn_calloc(v->size, sizeof *v->scores);
