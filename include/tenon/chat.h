@@ -43,6 +43,9 @@ TN_API const tn_chat_caps *tn_chat_template_caps(const tn_chat_template *chat);
 
 /* How the model writes tool calls: "none", "json", "named", "tagged", "pythonic", "gemma" or "channels". */
 TN_API const char *tn_chat_template_syntax(const tn_chat_template *chat);
+/* Names of known formats of answers, for tn_chat_params.format: "hermes", "qwen3-coder", "harmony" …; NULL past the
+ * last. */
+TN_API const char *tn_chat_format_name(size_t index);
 /* The text that ends the assistant's turn ("<|im_end|>"), or "" if it could not be determined. */
 TN_API const char *tn_chat_template_turn_end(const tn_chat_template *chat);
 
@@ -67,6 +70,7 @@ typedef struct tn_chat_params {
     bool parallel_calls;        /* allow several calls in one message */
     bool generation_prompt;     /* end with the start of the assistant's turn */
     bool keep_reasoning;        /* leave reasoning in the content */
+    const char *format;         /* how answers are written, by name; NULL: as the template shows */
     int64_t now;                /* as for tn_chat_render */
 } tn_chat_params;
 /* Generation prompt and parallel calls on, tools automatic. */
@@ -118,10 +122,14 @@ TN_API tn_status tn_chat_parser_new(const tn_chat_prompt *prompt, tn_chat_parser
 TN_API tn_status tn_chat_parser_feed(tn_chat_parser *parser, const char *text, size_t length,
                                      tn_chat_event_fn on_event, void *user);
 TN_API tn_status tn_chat_parser_finish(tn_chat_parser *parser, tn_chat_event_fn on_event, void *user);
-/* The message so far: {"role": "assistant", "content", "reasoning_content", "tool_calls"}, as JSON text. */
+/* The message so far: {"role": "assistant", "content", "reasoning_content", "tool_calls", "note"}, as JSON text. A call
+ * whose arguments are not JSON is text at the end of the content, and "note" says so. */
 TN_API tn_status tn_chat_parser_message(const tn_chat_parser *parser, char **json);
-/* The number of calls so far. */
+/* The number of calls so far, without those whose arguments are not JSON. */
 TN_API size_t tn_chat_parser_calls(const tn_chat_parser *parser);
+/* One sentence about the first text that looked like a call and was none, or was cut: it became content, and is part of
+ * the message's content. NULL if there is nothing to say. Valid until the next call for this parser. */
+TN_API const char *tn_chat_parser_note(const tn_chat_parser *parser);
 TN_API void tn_chat_parser_free(tn_chat_parser *parser); /* accepts NULL */
 
 #ifdef __cplusplus

@@ -85,7 +85,7 @@ refused "a missing shard" 'model-00002-of-00002.safetensors: No such file'
 fresh qwen3; rm "$work/folder/config.json"; refused "no config.json" 'no config.json'
 fresh qwen3; echo '{"architectures": ' > "$work/folder/config.json"; refused "a broken config.json" 'config.json: line'
 fresh qwen3; rm "$work/folder/model.safetensors"; refused "no weights" 'neither model.safetensors nor'
-fresh qwen3; rm "$work/folder/tokenizer.json"; refused "no tokenizer" 'neither tokenizer.json nor tokenizer.model'
+fresh qwen3; rm "$work/folder/tokenizer.json"; refused "no tokenizer" 'has no vocabulary: no tokenizer.json'
 fresh qwen3; sed -i 's/Qwen3ForCausalLM/FutureForCausalLM/' "$work/folder/config.json"; refused "an unknown class" 'FutureForCausalLM'
 fresh qwen3; sed -i 's/"intermediate_size": 160/"intermediate_size": 192/' "$work/folder/config.json"
 refused "a wrong shape" 'mlp.(gate|up|down)_proj.weight" has the shape \[(160, 64|64, 160)\]'

@@ -7,6 +7,9 @@ printf '{%% for m in messages %%}[{{ m.role }}]{{ m.content }}{%% endfor %%}{{ s
 [ "$(TENON_NOW=2026-11-15T12:00:00 "$tenon" render "$work/t.jinja" "$work/in.json")" = "[user]Hi2026-11-15 12:00" ] || failed "a render with a fixed clock"
 [ "$(TENON_NOW=2026-11-15T12:00:00 "$tenon" render "$work/t.jinja" - < "$work/in.json")" = "[user]Hi2026-11-15 12:00" ] || failed "input from standard input"
 "$tenon" render "$work/t.jinja" --info | grep -q '^system_role  *yes$' || failed "--info"
+"$tenon" render --formats | grep -qx 'qwen3-coder' || failed "--formats"
+"$tenon" render > /dev/null 2>&1
+[ $? = 2 ] || failed "a missing template is wrong usage"
 echo '{% if %}' > "$work/bad.jinja"
 "$tenon" render "$work/bad.jinja" "$work/in.json" 2>&1 | grep -q 'template line 1' || failed "a bad template names its line"
 "$tenon" render "$work/t.jinja" > /dev/null 2>&1

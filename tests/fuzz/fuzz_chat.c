@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-/* One template per syntax; the first byte of the input selects it. */
+/* One template per syntax; the first byte of the input selects it, or from 128 on one of the formats by name. */
 static const char *const sources[] = {
     NULL, /* tools described in words, <tool_call> */
     "{{ tools }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -33,10 +33,13 @@ static const char *const sources[] = {
     "{{ c.function|tojson }}{% if not loop.last %}, {% endif %}{% endfor %}]{% endif %}{% endfor %}<think>\n",
 };
 enum { COUNT = sizeof sources / sizeof sources[0] };
-static tn_chat_prompt *prompts[COUNT];
+enum { MOST_FORMATS = 100 };
+static tn_chat_prompt *prompts[COUNT + MOST_FORMATS];
+static size_t formats;
 
 static void prepare(void) {
-    for (size_t i = 0; i < COUNT; i++) {
+    while (formats < MOST_FORMATS && tn_chat_format_name(formats)) formats++;
+    for (size_t i = 0; i < COUNT + formats; i++) {
         tn_chat_template *chat;
         tn_chat_params params = tn_chat_params_default();
         params.messages = "[{\"role\": \"user\", \"content\": \"x\"}]";
@@ -44,7 +47,8 @@ static void prepare(void) {
                        "\"parameters\": {\"type\": \"object\", "
                        "\"properties\": {\"a\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}}}}}, "
                        "{\"type\": \"function\", \"function\": {\"name\": \"python\"}}]";
-        if (tn_chat_template_new(sources[i], &chat) != TN_OK ||
+        if (i >= COUNT) params.format = tn_chat_format_name(i - COUNT);
+        if (tn_chat_template_new(i < COUNT ? sources[i] : NULL, &chat) != TN_OK ||
             tn_chat_prompt_new(chat, &params, &prompts[i]) != TN_OK)
             abort();
         tn_chat_template_free(chat);
@@ -72,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     if (!prompts[0]) prepare();
     if (size < 2) return 0;
     uint64_t live = tn_memory_get_stats().live_blocks;
-    const tn_chat_prompt *prompt = prompts[bytes[0] % COUNT];
+    const tn_chat_prompt *prompt = prompts[bytes[0] < 128 ? bytes[0] % COUNT : COUNT + (bytes[0] - 128u) % formats];
     const char *text = (const char *)bytes + 2;
     char *whole = read_answer(prompt, text, size - 2, size),
          *pieces = read_answer(prompt, text, size - 2, 1 + bytes[1] % 16);

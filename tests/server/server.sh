@@ -90,6 +90,8 @@ post "logprobs of a chat" 200 '"logprobs":\{"content":\[\{"token":.*"top_logprob
 schema='{"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"],"additionalProperties":false}'
 post "JSON schema" 200 '"content":"\{[\\n ]*\\"a\\"[\\n ]*:[\\n ]*(true|false)?' /v1/chat/completions "{$chat,\"max_tokens\":12,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":$schema}}}"
 post "grammar" 200 '"content":"(yes|no)"\},"finish_reason":"stop"' /v1/chat/completions "{$chat,\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\",\"max_tokens\":9}"
+post "an unknown format of answers" 400 'unknown format.*hermes' /v1/chat/completions "{$chat,\"chat_format\":\"nonsense\"}"
+post "a cut tool call is text with a note" 200 '"finish_reason":"length".*"note":|"note":.*"finish_reason":"length"' /v1/chat/completions "{$chat,\"max_tokens\":60,\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":500}},\"required\":[\"a\"]}}}]}"
 post "a forced tool call" 200 '"finish_reason":"(tool_calls|length)"' /v1/chat/completions "{$chat,\"max_tokens\":40,\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}"
 
 told='"max_tokens":3,"temperature":0,"messages":[{"role":"user","content":[{"type":"text","text":"Tell"}]}]'

@@ -1,6 +1,9 @@
 /* Chat templates and prompts: loading, rendering, and the functions of chat.h that need no parser. */
 #include "text/chat/internal.h"
 
+#include <stdlib.h>
+#include <time.h>
+
 /* The format that models without a template are most often trained on. */
 static const char chatml[] = "{%- for message in messages -%}\n"
                              "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}\n"
@@ -147,6 +150,20 @@ static tn_status check_tool_names(const json_t *tools) {
     return TN_OK;
 }
 
+int tn__chat_add_functions(const tn_chat_template *chat, json_t *variables, const json_t *tools, int64_t now) {
+    if (!strstr(chat->source, "functions") || !strstr(chat->source, "datetime")) return 0;
+    time_t seconds = now ? (time_t)now : time(NULL);
+    struct tm local;
+    char date[64] = "";
+    if (localtime_r(&seconds, &local)) strftime(date, sizeof date, "%B %d, %Y", &local);
+    char *text = json_is_array(tools) ? json_dumps(tools, JSON_INDENT(4)) : NULL;
+    int bad =
+        json_object_set_new(variables, "functions", json_string(text ? text : "[]")) |
+        (json_object_get(variables, "datetime") ? 0 : json_object_set_new(variables, "datetime", json_string(date)));
+    free(text);
+    return bad;
+}
+
 /* The variables of a render. The caller's are set first, so that they cannot replace the messages. */
 static tn_status collect_variables(const tn_chat_template *chat, const tn_chat_params *params, json_t *messages,
                                    json_t *tools, json_t **out) {
@@ -162,6 +179,7 @@ static tn_status collect_variables(const tn_chat_template *chat, const tn_chat_p
               json_object_set_new(variables, "eos_token", json_string(params->eos_token ? params->eos_token : "")) |
               json_object_set_new(variables, "add_generation_prompt", json_boolean(params->generation_prompt));
     if (!show_tools && chat->omit_tools) json_object_del(variables, "tools");
+    if (!bad) bad = tn__chat_add_functions(chat, variables, tools, params->now);
     if (bad) {
         json_decref(variables);
         return tn_fail(TN_E_INVALID, "bos_token or eos_token is not UTF-8, or out of memory");
@@ -201,6 +219,10 @@ static tn_status make_prompt(const tn_chat_template *chat, const tn_chat_params 
     if (status == TN_OK)
         status =
             in_words ? syntax_in_words(chat, &prompt->syntax) : tn__chat_syntax_copy(&chat->syntax, &prompt->syntax);
+    if (status == TN_OK && params->format) {
+        tn__chat_syntax_clear(&prompt->syntax);
+        status = tn__chat_format_syntax(params->format, &prompt->syntax);
+    }
     view.syntax = prompt->syntax;
     if (status == TN_OK) status = tn__chat_adapt(&view, messages, tools, &adapted);
     if (status == TN_OK) status = collect_variables(chat, params, adapted, tools, &variables);

@@ -179,6 +179,10 @@ static tn_status derive_gemma(const char *text, const rendered_call *f, const ch
     const char *close = strchr(value, '}');
     syntax->kind = TN__CHAT_GEMMA;
     TN_TRY(set_marker(&syntax->call_begin, make_span(text, f->name.from)));
+    /* The quote stands between the colon after the key and the value. */
+    const char *colon = value;
+    while (colon > f->name.to && colon[-1] != ':') colon--;
+    TN_TRY(set_marker(&syntax->quote, make_span(colon, value)));
     const char *end = close ? strchr(close, '>') : NULL; /* one tag: later ones are the template's, not the model's */
     return end ? set_marker(&syntax->call_end, make_span(close + 1, end + 1)) : TN_OK;
 }
@@ -251,48 +255,4 @@ tn_status tn__chat_derive(const char *rendered, const char *two_calls, const cha
     json_decref(f.json);
     if (status == TN_OK) check_markers(syntax);
     return status;
-}
-
-/* ---- Formats recognized by the template's source ---- */
-
-tn_status tn__chat_known_syntax(const char *source, bool special, tn__chat_syntax *syntax) {
-    static const struct {
-        const char *mention; /* NULL: always */
-        bool special;
-        tn__chat_kind kind;
-        const char *section_begin, *section_end, *call_begin, *call_end, *name_end;
-    } known[] = {
-        {"<|constrain|>", true, TN__CHAT_CHANNELS, "", "", "", "", ""},
-        {"[TOOL_CALLS]", false, TN__CHAT_JSON, "[TOOL_CALLS][", "]", "", "", ""},
-        {"<｜tool▁calls▁begin｜>", false, TN__CHAT_NAMED, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
-         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "```<｜tool▁call▁end｜>", "```json"},
-        {"<|tool_calls_section_begin|>", false, TN__CHAT_NAMED, "<|tool_calls_section_begin|>",
-         "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"},
-        {"<|tool_call_start|>", false, TN__CHAT_PYTHONIC, "<|tool_call_start|>", "<|tool_call_end|>", "", "", ""},
-        {"List of tools: ", false, TN__CHAT_PYTHONIC, "<|tool_call_start|>", "<|tool_call_end|>", "", "", ""},
-        {"<|tool_call|>", false, TN__CHAT_JSON, "<|tool_call|>[", "]", "", "", ""},
-        {"functools[", false, TN__CHAT_JSON, "functools[", "]", "", "", ""},
-        {">>>all", true, TN__CHAT_NAMED, "", "", ">>>", "", ""},
-        {"<function=", false, TN__CHAT_NAMED, "", "", "<function=", "</function>", ">"},
-        {"<|python_tag|>", false, TN__CHAT_JSON, "", "", "", "", ""},
-        {NULL, false, TN__CHAT_JSON, "", "", "<tool_call>", "</tool_call>", ""},
-    };
-    size_t i = 0;
-    while (known[i].mention && !((known[i].special || !special) && strstr(source, known[i].mention))) i++;
-    if (special && !known[i].special) return TN_OK;
-    syntax->kind = known[i].kind;
-    syntax->recipient_all = known[i].mention && strcmp(known[i].mention, ">>>all") == 0;
-    const struct {
-        char **marker;
-        const char *text;
-    } markers[] = {{&syntax->section_begin, known[i].section_begin},
-                   {&syntax->section_end, known[i].section_end},
-                   {&syntax->call_begin, known[i].call_begin},
-                   {&syntax->call_end, known[i].call_end},
-                   {&syntax->name_end, known[i].name_end},
-                   {&syntax->name_key, "name"},
-                   {&syntax->arguments_key, "arguments"}};
-    for (size_t k = 0; k < sizeof markers / sizeof markers[0]; k++)
-        TN_TRY(set_marker(markers[k].marker, make_span(markers[k].text, markers[k].text + strlen(markers[k].text))));
-    return TN_OK;
 }

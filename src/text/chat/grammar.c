@@ -114,6 +114,14 @@ static tn_status append_json_call(tn__text *out, const tn_chat_prompt *prompt, s
     json_t *schema =
         json_pack("{s:s, s:{s:{s:s}, s:o}, s:[s, s], s:b}", "type", "object", "properties", name_key, "const", name,
                   arguments_key, arguments, "required", name_key, arguments_key, "additionalProperties", 0);
+    if (s->name_is_key) {
+        json_t *own =
+            schema ? json_incref(json_object_get(json_object_get(schema, "properties"), arguments_key)) : NULL;
+        json_decref(schema);
+        schema = json_pack("{s:s, s:{s:o}, s:[s], s:b}", "type", "object", "properties", name, own, "required", name,
+                           "additionalProperties", 0);
+        arguments_key = name;
+    }
     if (schema && tn__chat_present(s->id_key)) {
         json_t *properties = json_object_get(schema, "properties");
         json_object_set_new(properties, s->id_key,

@@ -47,10 +47,14 @@ typedef enum tn__chat_kind {
  *   json       a JSON object with the keys name_key, arguments_key and id_key
  *   named      name name_end {arguments}
  *   tagged     name name_end ( key_begin key key_end value value_end )*
- * The probe's function name inside a marker stands for the name of the current call, the probe's key for its key. */
+ * content_begin and content_end may stand around the content and are not part of it. `quote` stands around the texts
+ * in calls of the kind gemma. The probe's function name inside a marker stands for the name of the current call, the
+ * probe's key for its key. */
 #define TN__CHAT_MARKERS(X)                                                                                          \
     X(reasoning_begin)                                                                                               \
     X(reasoning_end)                                                                                                 \
+    X(content_begin)                                                                                                 \
+    X(content_end)                                                                                                   \
     X(section_begin)                                                                                                 \
     X(section_end)                                                                                                   \
     X(call_begin)                                                                                                    \
@@ -59,6 +63,7 @@ typedef enum tn__chat_kind {
     X(key_begin)                                                                                                     \
     X(key_end)                                                                                                       \
     X(value_end)                                                                                                     \
+    X(quote)                                                                                                         \
     X(name_key)                                                                                                      \
     X(arguments_key)                                                                                                 \
     X(id_key)
@@ -70,6 +75,7 @@ typedef struct tn__chat_syntax {
     bool python_tag;    /* <|python_tag|> begins a call too */
     bool recipient_all; /* functionary 3.2: the name "all" begins content, and the prompt ends with call_begin */
     bool padded_values; /* a value has a line end before and after it */
+    bool name_is_key;   /* json: a call is {"name": {arguments}} */
 #define TN_X(marker) char *marker;
     TN__CHAT_MARKERS(TN_X)
 #undef TN_X
@@ -109,6 +115,10 @@ struct tn_chat_prompt {
 tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now,
                        const tn__jinja_limits *limits, char **text, size_t *length);
 
+/* Adds the variables "functions" and "datetime" for templates of Firefunction, which know tools by these names. Not
+ * 0: out of memory. */
+int tn__chat_add_functions(const tn_chat_template *chat, json_t *variables, const json_t *tools, int64_t now);
+
 /* The name of tool `index` of an OpenAI-style array; NULL past the end or without a name. */
 const char *tn__chat_tool_name(const json_t *tools, size_t index);
 /* The parameter schema of the tool with this name, or NULL. */
@@ -128,10 +138,17 @@ tn_status tn__chat_derive(const char *rendered, const char *two_calls, const cha
                           tn__chat_syntax *syntax);
 /* Whether a text can be a marker: not too long, and UTF-8, because a grammar is. */
 bool tn__chat_plausible(const char *marker, size_t length);
-/* Markers of known formats, recognized by a text that the template's source contains. With `special` only formats
- * that a rendered call does not show completely; the kind stays "none" if the source mentions none of them. Without
- * `special` there is always a result, if need be the form that tools described in words use. */
+/* Markers of known formats (formats.c), recognized by a text that the template's source contains. With `special` only
+ * formats that a rendered call does not show completely; the kind stays "none" if the source mentions none of them.
+ * Without `special` there is always a result, if need be the form that tools described in words use. */
 tn_status tn__chat_known_syntax(const char *source, bool special, tn__chat_syntax *syntax);
+/* The markers of a format by its name. TN_E_NOT_FOUND: the message lists the names. */
+tn_status tn__chat_format_syntax(const char *name, tn__chat_syntax *syntax);
+/* Sets the markers around the content, where the text that a template renders before it, up to `end`, ends with one
+ * that is known; a reasoning_end that includes it is cut. */
+tn_status tn__chat_content_markers(const char *before, const char *end, tn__chat_syntax *syntax);
+/* Replaces a marker by a text. */
+tn_status tn__chat_set_marker(char **marker, const char *text);
 
 /* Converts messages to what the template supports (polyfill.c). The result is a new reference. */
 tn_status tn__chat_adapt(const tn_chat_template *chat, const json_t *messages, const json_t *tools, json_t **out);
@@ -144,6 +161,7 @@ tn_status tn__chat_grammar(tn_chat_prompt *prompt, const tn_chat_params *params)
 /* Follows one JSON object as it grows and records where its name, arguments and id are, also inside a member called
  * "function" (json_scanner.c). Offsets are into the text given, which must start with the object each time. */
 typedef struct tn__chat_scanner {
+    bool keyed; /* the first key is the name, its value the arguments */
     size_t at, depth;
     bool string, escape, done, bad;
     struct {
@@ -161,7 +179,7 @@ size_t tn__chat_json_end(const char *text, size_t length);
 /* Parses Python calls, "[f(a=1), g(b='x')]" or "f.call(a=1)" (notation.c), and appends {"name", "arguments"} objects
  * to `calls`. False if the text is something else. */
 bool tn__chat_parse_python(const char *text, size_t length, json_t *calls);
-/* The arguments of a Gemma call, "{key:<|\"|>text<|\"|>,n:5}", as JSON; NULL if malformed. */
-json_t *tn__chat_parse_gemma(const char *text, size_t length);
+/* The arguments of a Gemma call, "{key:<|\"|>text<|\"|>,n:5}" with the quote <|"|>, as JSON; NULL if malformed. */
+json_t *tn__chat_parse_gemma(const char *text, size_t length, const char *quote);
 
 #endif

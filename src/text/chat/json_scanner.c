@@ -46,7 +46,12 @@ static void value_begins(tn__chat_scanner *s, const char *text) {
         return;
     s->level[s->depth].in_value = true;
     s->level[s->depth].value_from = s->at;
-    if (!s->arguments_from && in_call_members(s, text) && key_is(s, s->depth, text, argument_keys))
+    if (s->keyed && s->depth == 1 && !s->arguments_from) {
+        s->name_from = s->level[1].key_from;
+        s->name_to = s->level[1].key_to;
+        s->arguments_from = s->at;
+    }
+    if (!s->keyed && !s->arguments_from && in_call_members(s, text) && key_is(s, s->depth, text, argument_keys))
         s->arguments_from = s->at;
 }
 
@@ -59,6 +64,8 @@ static void value_ends(tn__chat_scanner *s, const char *text, size_t end) {
     /* Of repeated keys the first counts. */
     if (from == s->arguments_from)
         s->arguments_to = end;
+    else if (s->keyed)
+        return;
     else if (string && !s->name_to && key_is(s, s->depth, text, name_keys))
         s->name_from = from + 1, s->name_to = end - 1;
     else if (string && !s->id_to && key_is(s, s->depth, text, id_keys))

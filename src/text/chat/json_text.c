@@ -1,5 +1,6 @@
 /* JSON appended to a text buffer as Python's json module writes it. */
 #include "text/chat/internal.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 
@@ -19,13 +20,20 @@ void tn__chat_append_json_string(tn__text *text, const char *data, size_t length
     tn__text_puts(text, "\"");
     for (size_t i = 0, from = 0; i <= length; i++) {
         unsigned char c = i < length ? (unsigned char)data[i] : 0;
-        bool plain = i < length && c >= 0x20 && c != '"' && c != '\\';
-        if (plain) continue;
+        uint32_t cp;
+        unsigned n = c >= 0x80 ? tn__utf8_decode(data + i, length - i, &cp) : 1;
+        bool plain = i < length && n && c >= 0x20 && c != '"' && c != '\\';
+        if (plain) {
+            i += n - 1;
+            continue;
+        }
         tn__text_append(text, data + from, i - from);
         from = i + 1;
         char escape[8] = {'\\', (char)c, '\0'};
         if (i == length) break;
-        if (c == '\n')
+        if (c >= 0x80) /* not UTF-8: the replacement character */
+            memcpy(escape, "\\ufffd", 7);
+        else if (c == '\n')
             escape[1] = 'n';
         else if (c == '\t')
             escape[1] = 't';

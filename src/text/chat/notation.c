@@ -12,6 +12,7 @@ bool tn__chat_is_name_char(char c) { return isalnum((unsigned char)c) || c == '_
 typedef struct literal_reader {
     const char *at, *end;
     int depth;
+    const char *quote; /* Gemma */
 } literal_reader;
 
 static void skip_blanks(literal_reader *r) {
@@ -159,8 +160,6 @@ bool tn__chat_parse_python(const char *text, size_t length, json_t *calls) {
 
 /* ---- Gemma ---- */
 
-static const char gemma_quote[] = "<|\"|>";
-
 static json_t *read_gemma_value(literal_reader *r);
 
 static json_t *read_gemma_object(literal_reader *r) {
@@ -169,13 +168,13 @@ static json_t *read_gemma_object(literal_reader *r) {
     while (object && !skip_char(r, '}')) {
         skip_blanks(r);
         const char *key = r->at;
-        if (skip_keyword(r, gemma_quote)) {
+        if (skip_keyword(r, r->quote)) {
             key = r->at;
-            while (r->at < r->end && *r->at != '<') r->at++;
+            while (r->at < r->end && *r->at != *r->quote) r->at++;
         } else
             while (r->at < r->end && *r->at != ':') r->at++;
         size_t n = (size_t)(r->at - key);
-        skip_keyword(r, gemma_quote);
+        skip_keyword(r, r->quote);
         json_t *value = n && skip_char(r, ':') ? read_gemma_value(r) : NULL;
         if (!value || json_object_setn_new(object, key, n, value) != 0 ||
             (!skip_char(r, ',') && !(r->at < r->end && *r->at == '}'))) {
@@ -205,11 +204,11 @@ static json_t *read_gemma_value(literal_reader *r) {
     skip_blanks(r);
     if (r->at >= r->end || r->depth >= LITERAL_DEPTH_MAX) return NULL;
     r->depth++;
-    if (skip_keyword(r, gemma_quote)) {
-        const char *close = memmem(r->at, (size_t)(r->end - r->at), gemma_quote, sizeof gemma_quote - 1);
+    if (skip_keyword(r, r->quote)) {
+        const char *close = memmem(r->at, (size_t)(r->end - r->at), r->quote, strlen(r->quote));
         if (close) {
             value = json_stringn(r->at, (size_t)(close - r->at));
-            r->at = close + sizeof gemma_quote - 1;
+            r->at = close + strlen(r->quote);
         }
     } else if (*r->at == '{')
         value = read_gemma_object(r);
@@ -221,8 +220,8 @@ static json_t *read_gemma_value(literal_reader *r) {
     return value;
 }
 
-json_t *tn__chat_parse_gemma(const char *text, size_t length) {
-    literal_reader r = {.at = text, .end = text + length};
+json_t *tn__chat_parse_gemma(const char *text, size_t length, const char *quote) {
+    literal_reader r = {.at = text, .end = text + length, .quote = tn__chat_present(quote) ? quote : "<|\"|>"};
     skip_blanks(&r);
     if (r.at >= r.end || *r.at != '{') return NULL;
     json_t *value = read_gemma_value(&r);

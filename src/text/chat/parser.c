@@ -1,6 +1,8 @@
 /* Parses an answer while it arrives: the loop over the parser's states, and the message it adds up to. */
 #include "text/chat/parser.h"
 
+#include <ctype.h>
+
 static tn_status run_step(tn_chat_parser *p, bool *more) {
     switch (p->state) {
     case TN__PARSER_START: return tn__parser_step_start(p, more);
@@ -29,6 +31,15 @@ static tn_status parse_pending(tn_chat_parser *p, tn_chat_event_fn on_event, voi
     return status;
 }
 
+/* The brackets of a list are skipped between calls, so that white space before them does not matter. */
+static void drop_brackets(tn__chat_syntax *s) {
+    size_t n = s->section_begin ? strlen(s->section_begin) : 0;
+    if (n < 2 || s->section_begin[n - 1] != '[') return;
+    for (n--; n && isspace((unsigned char)s->section_begin[n - 1]);) n--;
+    s->section_begin[n] = '\0';
+    if (s->section_end && *s->section_end == ']') memmove(s->section_end, s->section_end + 1, strlen(s->section_end));
+}
+
 tn_status tn_chat_parser_new(const tn_chat_prompt *prompt, tn_chat_parser **out) {
     if (!prompt || !out) return tn_fail(TN_E_INVALID, "tn_chat_parser_new: prompt or out is NULL");
     *out = NULL;
@@ -42,6 +53,7 @@ tn_status tn_chat_parser_new(const tn_chat_prompt *prompt, tn_chat_parser **out)
     /* This marker contains an id: the parser searches for the part before it and skips the rest with the name. */
     char *id = p->syntax.call_begin ? strstr(p->syntax.call_begin, TN__PROBE_ID) : NULL;
     if (id && id > p->syntax.call_begin) *id = '\0';
+    if (p->syntax.kind == TN__CHAT_JSON) drop_brackets(&p->syntax);
     p->tools =
         prompt->tools ? json_deep_copy(prompt->tools) : NULL; /* reference counts of jansson are not thread-safe */
     p->keep_reasoning = prompt->keep_reasoning;
@@ -100,22 +112,51 @@ tn_status tn_chat_parser_finish(tn_chat_parser *p, tn_chat_event_fn on_event, vo
     return TN_OK;
 }
 
-size_t tn_chat_parser_calls(const tn_chat_parser *p) { return p->call_count; }
+size_t tn_chat_parser_calls(const tn_chat_parser *p) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->call_count; i++) n += !p->calls[i].malformed;
+    return n;
+}
+
+const char *tn_chat_parser_note(const tn_chat_parser *p) { return p->note[0] ? p->note : NULL; }
+
+/* The content of the message: with the text of calls that are none. */
+static void append_message_content(const tn_chat_parser *p, tn__text *out) {
+    tn__text text = {0};
+    tn__text_append(&text, p->content.data ? p->content.data : "", p->content.length);
+    for (size_t i = 0; i < p->call_count; i++) {
+        const tn__parsed_call *c = &p->calls[i];
+        if (!c->malformed) continue;
+        if (text.length) tn__text_puts(&text, "\n");
+        tn__text_append(&text, c->name.data ? c->name.data : "", c->name.length);
+        tn__text_puts(&text, " ");
+        tn__text_append(&text, c->arguments.data ? c->arguments.data : "", c->arguments.length);
+    }
+    if (text.status != TN_OK)
+        out->status = text.status;
+    else
+        tn__chat_append_json_string(out, text.data ? text.data : "", text.length);
+    tn__text_free(&text);
+}
 
 tn_status tn_chat_parser_message(const tn_chat_parser *p, char **json) {
     tn__text out = {0};
+    size_t calls = tn_chat_parser_calls(p);
     tn__text_puts(&out, "{\"role\": \"assistant\", \"content\": ");
-    if (p->content.length || !p->call_count)
-        tn__chat_append_json_string(&out, p->content.data ? p->content.data : "", p->content.length);
+    if (p->content.length || calls < p->call_count || !calls)
+        append_message_content(p, &out);
     else
         tn__text_puts(&out, "null");
     if (p->reasoning.length) {
         tn__text_puts(&out, ", \"reasoning_content\": ");
         tn__chat_append_json_string(&out, p->reasoning.data, p->reasoning.length);
     }
+    bool any = false;
     for (size_t i = 0; i < p->call_count; i++) {
         const tn__parsed_call *c = &p->calls[i];
-        tn__text_puts(&out, i ? ", " : ", \"tool_calls\": [");
+        if (c->malformed) continue;
+        tn__text_puts(&out, any ? ", " : ", \"tool_calls\": [");
+        any = true;
         tn__text_puts(&out, "{\"id\": ");
         tn__chat_append_json_string(&out, c->id, strlen(c->id));
         tn__text_puts(&out, ", \"type\": \"function\", \"function\": {\"name\": ");
@@ -124,6 +165,11 @@ tn_status tn_chat_parser_message(const tn_chat_parser *p, char **json) {
         tn__chat_append_json_string(&out, c->arguments.data ? c->arguments.data : "", c->arguments.length);
         tn__text_puts(&out, "}}");
     }
-    tn__text_puts(&out, p->call_count ? "]}" : "}");
+    if (any) tn__text_puts(&out, "]");
+    if (p->note[0]) {
+        tn__text_puts(&out, ", \"note\": ");
+        tn__chat_append_json_string(&out, p->note, strlen(p->note));
+    }
+    tn__text_puts(&out, "}");
     return tn__text_take(&out, json);
 }

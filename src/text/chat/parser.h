@@ -27,6 +27,7 @@ typedef enum tn__parser_state {
 typedef struct tn__parsed_call {
     char id[24];
     tn__text name, arguments;
+    bool malformed; /* the arguments are not a JSON object */
 } tn__parsed_call;
 
 struct tn_chat_parser {
@@ -52,6 +53,7 @@ struct tn_chat_parser {
     tn_chat_event_fn on_event;
     void *user;
     uint64_t id_seed;
+    char note[160]; /* the first thing that looked like a call and was none; "": nothing */
 };
 
 /* ---- Events (parser_events.c): each is added to the message and passed to the callback ---- */
@@ -66,6 +68,7 @@ tn_status tn__parser_begin_call(tn_chat_parser *p, const char *name, size_t leng
 tn_status tn__parser_end_call(tn_chat_parser *p);
 /* Treats what looked like a call as content: sends `lead` and parses the rest again as content. */
 tn_status tn__parser_abandon_call(tn_chat_parser *p);
+void tn__parser_note(tn_chat_parser *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- The pending text (parser_lookahead.c) ---- */
 
@@ -88,6 +91,9 @@ bool tn__parser_is_tool(const tn_chat_parser *p, const char *name, size_t length
 /* The function's name in a header such as "functions.f:0", "f[CALL_ID]x[ARGS]" or "id<|name|>f": the first name of a
  * tool in it, else its first word. */
 bool tn__parser_find_name(const tn_chat_parser *p, const char *text, size_t length, size_t *from, size_t *to);
+
+/* Whether the text from `from` on begins a list of Python calls of a tool (parser_notation.c). */
+tn__parser_match tn__parser_begins_python(const tn_chat_parser *p, size_t from);
 
 /* ---- States: each step consumes text, changes the state, or clears *more to wait for text ---- */
 

@@ -6,6 +6,7 @@ void tn__parser_enter_call(tn_chat_parser *p) {
     p->sent = 0;
     p->first_argument = true;
     memset(&p->scanner, 0, sizeof p->scanner);
+    p->scanner.keyed = p->syntax.name_is_key;
     switch (p->syntax.kind) {
     case TN__CHAT_NAMED:
     case TN__CHAT_TAGGED: p->state = TN__PARSER_CALL_NAME; break;

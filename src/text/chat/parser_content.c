@@ -21,9 +21,28 @@ tn_status tn__parser_step_start(tn_chat_parser *p, bool *more) {
             p->fresh = true;
         }
         if (m != TN__MATCH_NO) return TN_OK;
+        /* A model that does not reason may close what it has not opened. */
+        m = p->reasoning_ended || !tn__chat_present(s->reasoning_end)
+                ? TN__MATCH_NO
+                : tn__parser_begins_after_space(p, s->reasoning_end);
+        if (m == TN__MATCH_MAYBE) *more = false;
+        if (m == TN__MATCH_YES) {
+            tn__parser_consume(p, space + strlen(s->reasoning_end), false);
+            p->reasoning_ended = true;
+        }
+        if (m != TN__MATCH_NO) return TN_OK;
     }
-    bool unmarked =
-        s->kind == TN__CHAT_JSON && !tn__chat_present(s->section_begin) && !tn__chat_present(s->call_begin);
+    bool plain = p->tools && !tn__chat_present(s->section_begin) && !tn__chat_present(s->call_begin);
+    if (plain && s->kind == TN__CHAT_PYTHONIC) {
+        tn__parser_match m = tn__parser_begins_python(p, space);
+        if (m == TN__MATCH_MAYBE) *more = false;
+        p->state = m == TN__MATCH_MAYBE ? TN__PARSER_START
+                   : m == TN__MATCH_YES ? TN__PARSER_CALL_TEXT
+                                        : TN__PARSER_CONTENT;
+        p->bare = m == TN__MATCH_YES;
+        return TN_OK;
+    }
+    bool unmarked = plain && s->kind == TN__CHAT_JSON;
     if (unmarked && p->tools && space < p->pending.length &&
         (p->pending.data[space] == '{' || p->pending.data[space] == '[')) {
         p->bare = true;
@@ -39,14 +58,20 @@ tn_status tn__parser_step_content(tn_chat_parser *p, bool *more) {
     const tn__chat_syntax *s = &p->syntax;
     bool tools = p->tools && s->kind != TN__CHAT_NONE;
     const char *const markers[] = {tools ? s->section_begin : NULL, tools ? s->call_begin : NULL,
-                                   tools && s->python_tag ? "<|python_tag|>" : NULL};
+                                   tools && s->python_tag ? "<|python_tag|>" : NULL, s->content_begin,
+                                   s->content_end};
     int which;
-    size_t n = tn__parser_find(p, 0, markers, 3, &which);
+    size_t n = tn__parser_find(p, 0, markers, 5, &which);
     TN_TRY(tn__parser_send_content(p, tn__parser_text(p), n));
     tn__parser_consume(p, n, false);
     *more = which >= 0;
     if (which < 0) return TN_OK;
-    tn__parser_consume(p, strlen(markers[which]), true);
+    tn__parser_consume(p, strlen(markers[which]), which < 3);
+    if (which == 3) { /* like the end of the reasoning: white space after it is not content */
+        p->reasoning_ended = true;
+        p->state = TN__PARSER_START;
+    }
+    if (which >= 3) return TN_OK;
     if (which == 2)
         p->state = TN__PARSER_PYTHON;
     else if (which == 1)

@@ -2,8 +2,11 @@
 #include "text/chat/parser.h"
 
 #include "base/hash.h"
+#include "text/utf8.h"
 
 #include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 tn_status tn__parser_nomem(void) { return tn_fail(TN_E_NOMEM, "out of memory for the answer"); }
 
@@ -68,7 +71,24 @@ tn_status tn__parser_begin_call(tn_chat_parser *p, const char *name, size_t leng
     return tn__parser_send(p, TN_CHAT_CALL, name, length);
 }
 
+void tn__parser_note(tn_chat_parser *p, const char *format, ...) {
+    if (p->note[0]) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(p->note, sizeof p->note, format, args);
+    va_end(args);
+    /* A name may be cut within a character. */
+    p->note[tn__utf8_valid_prefix(p->note, strlen(p->note))] = '\0';
+}
+
 tn_status tn__parser_end_call(tn_chat_parser *p) {
+    tn__parsed_call *c = &p->calls[p->call_count - 1];
+    json_t *arguments = json_loadb(c->arguments.data ? c->arguments.data : "", c->arguments.length, 0, NULL);
+    c->malformed = !json_is_object(arguments) && !json_is_array(arguments);
+    json_decref(arguments);
+    if (c->malformed)
+        tn__parser_note(p, "the arguments of a call of %.60s are %s", c->name.data ? c->name.data : "?",
+                        p->final ? "incomplete" : "malformed");
     p->announced = false;
     p->state = TN__PARSER_CALL_END;
     return tn__parser_send(p, TN_CHAT_CALL_END, "", 0);
@@ -76,6 +96,8 @@ tn_status tn__parser_end_call(tn_chat_parser *p) {
 
 tn_status tn__parser_abandon_call(tn_chat_parser *p) {
     p->state = TN__PARSER_CONTENT;
+    /* JSON or a list that begins an answer is often meant as such. */
+    if (p->lead.length && !p->bare) tn__parser_note(p, "text after %.40s is not a call", p->lead.data);
     p->bare = p->list = false;
     tn_status status = p->lead.status != TN_OK
                            ? tn__parser_nomem()

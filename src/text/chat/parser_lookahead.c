@@ -5,22 +5,26 @@
 
 size_t tn__parser_find(const tn_chat_parser *p, size_t from, const char *const markers[], int count, int *which) {
     const char *text = tn__parser_text(p);
-    size_t length = p->pending.length, first = length;
+    size_t length = p->pending.length, first = length, taken = 0; /* bytes of the marker found, or of its beginning */
     *which = -1;
     for (int i = 0; i < count; i++) {
         size_t n = tn__chat_present(markers[i]) ? strlen(markers[i]) : 0;
         if (!n || from > length) continue;
         const char *hit = memmem(text + from, length - from, markers[i], n);
-        if (hit && (size_t)(hit - text) < first) {
-            first = (size_t)(hit - text);
+        size_t at = hit ? (size_t)(hit - text) : length;
+        /* Of markers at the same offset the longest counts: one may be the beginning of another. */
+        if (hit && (at < first || (at == first && n > taken))) {
+            first = at;
+            taken = n;
             *which = i;
         }
         if (p->final) continue;
         size_t longest = length - from < n - 1 ? length - from : n - 1;
         for (size_t k = longest; k > 0; k--)
             if (memcmp(text + length - k, markers[i], k) == 0) {
-                if (length - k < first) {
+                if (length - k < first || (length - k == first && n > taken)) {
                     first = length - k;
+                    taken = n;
                     *which = -1;
                 }
                 break;

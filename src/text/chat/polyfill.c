@@ -33,24 +33,50 @@ static void append_marker_line(tn__text *text, const char *marker) {
     tn__text_puts(text, "\n");
 }
 
-/* A call in the prompt's syntax, for templates that do not render calls. */
-static void append_call(tn__text *text, const tn__chat_syntax *syntax, const json_t *call) {
+static void append_call_object(tn__text *text, const tn__chat_syntax *syntax, const json_t *call) {
     const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     const char *name = json_string_value(json_object_get(function, "name"));
-    bool json = syntax->kind == TN__CHAT_JSON;
-    if (text->length) tn__text_puts(text, "\n");
-    append_marker_line(text, json && *syntax->call_begin ? syntax->call_begin : "<tool_call>");
-    tn__text_puts(text, "{\"name\": ");
+    bool own = syntax->kind == TN__CHAT_JSON;
+    const char *name_key = own && tn__chat_present(syntax->name_key) ? syntax->name_key : "name";
+    const char *arguments_key = own && tn__chat_present(syntax->arguments_key) ? syntax->arguments_key : "arguments";
+    tn__text_puts(text, "{");
+    tn__chat_append_json_string(text, name_key, strlen(name_key));
+    tn__text_puts(text, ": ");
     tn__chat_append_json_string(text, name ? name : "", name ? strlen(name) : 0);
-    tn__text_puts(text, ", \"arguments\": ");
+    tn__text_puts(text, ", ");
+    tn__chat_append_json_string(text, arguments_key, strlen(arguments_key));
+    tn__text_puts(text, ": ");
     if (json_is_string(arguments))
         tn__text_append(text, json_string_value(arguments), json_string_length(arguments));
     else if (arguments)
         tn__chat_append_json(text, arguments);
     else
         tn__text_puts(text, "{}");
-    tn__text_puts(text, "}\n");
-    tn__text_puts(text, json && *syntax->call_begin ? syntax->call_end : "</tool_call>");
+    tn__text_puts(text, "}");
+}
+
+/* Calls in the prompt's syntax, for templates that do not render calls: between the markers of a section, of each
+ * call, or of the form that tools described in words use. Models that write Python calls read JSON between the same
+ * markers. */
+static void append_calls_text(tn__text *text, const tn__chat_syntax *syntax, const json_t *calls) {
+    bool json = syntax->kind == TN__CHAT_JSON && !syntax->name_is_key;
+    bool section = (json || syntax->kind == TN__CHAT_PYTHONIC) && tn__chat_present(syntax->section_begin);
+    bool list = section && syntax->section_begin[strlen(syntax->section_begin) - 1] == '[';
+    bool marked = json && tn__chat_present(syntax->call_begin);
+    size_t i;
+    const json_t *call;
+    if (text->length) tn__text_puts(text, "\n");
+    if (section) tn__text_puts(text, syntax->section_begin);
+    if (section && !list) tn__text_puts(text, "[");
+    json_array_foreach(calls, i, call) {
+        if (i) tn__text_puts(text, section ? ", " : "\n");
+        if (!section) append_marker_line(text, marked ? syntax->call_begin : "<tool_call>");
+        append_call_object(text, syntax, call);
+        if (!section) tn__text_puts(text, "\n");
+        if (!section) tn__text_puts(text, marked ? syntax->call_end : "</tool_call>");
+    }
+    if (section && !list) tn__text_puts(text, "]");
+    if (section) tn__text_puts(text, syntax->section_end ? syntax->section_end : "");
 }
 
 static void append_tools(tn__text *text, const json_t *tools) {
@@ -78,7 +104,9 @@ static int adapt_arguments(const tn_chat_template *chat, json_t *calls) {
                *other = NULL;
         if (chat->caps.object_arguments && json_is_string(arguments)) {
             other = json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL);
-            if (!other) continue; /* not JSON: passed on unchanged */
+            /* Not JSON, as a cut call: templates that need an object get one with the text. */
+            if (!other) other = json_pack("{s:O}", "malformed", arguments);
+            if (!other) return -1;
         } else if (!chat->caps.object_arguments && arguments && !json_is_string(arguments)) {
             char *text = json_dumps(arguments, JSON_ENCODE_ANY);
             other = text ? json_string(text) : NULL;
@@ -123,14 +151,12 @@ static int adapt_tool_message(json_t *message) {
 
 static int adapt_calls(const tn_chat_template *chat, json_t *message) {
     json_t *calls = json_object_get(message, "tool_calls");
-    size_t i;
-    const json_t *call;
     if (!calls) return 0;
     if (!json_is_array(calls) || json_array_size(calls) == 0) return json_object_del(message, "tool_calls");
     if (chat->caps.tool_calls) return adapt_arguments(chat, calls);
     tn__text text = {0};
     append_content(&text, json_object_get(message, "content"));
-    json_array_foreach(calls, i, call) { append_call(&text, &chat->syntax, call); }
+    append_calls_text(&text, &chat->syntax, calls);
     json_object_del(message, "tool_calls");
     return json_object_set_new(message, "content", take_json_string(&text));
 }
@@ -204,11 +230,47 @@ static int merge_system(json_t *messages) {
     return 0;
 }
 
+/* Moves the results of a call behind `at`, where they follow the call directly. */
+static int move_results(json_t *messages, size_t *at, size_t from, const char *id) {
+    for (size_t i = from; i < json_array_size(messages) && message_has_role(json_array_get(messages, i), "tool");
+         i++) {
+        json_t *message = json_array_get(messages, i);
+        const char *of = json_string_value(json_object_get(message, "tool_call_id"));
+        if (!id || !of || strcmp(id, of) != 0) continue;
+        json_incref(message);
+        if (json_array_remove(messages, i) != 0 || json_array_insert_new(messages, ++*at, message) != 0) return -1;
+    }
+    return 0;
+}
+
+/* For templates that render one call per message: several calls become several messages, each followed by its
+ * results. */
+static int split_calls(json_t *messages) {
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i), *calls = json_object_get(message, "tool_calls");
+        size_t count = json_array_size(calls);
+        if (!message_has_role(message, "assistant") || count < 2) continue;
+        json_t *all = json_incref(calls);
+        int bad = 0;
+        for (size_t k = 0; k < count && !bad; k++) {
+            json_t *one = json_array_get(all, k),
+                   *copy = k ? json_pack("{s:s, s:s}", "role", "assistant", "content", "") : NULL;
+            bad = json_object_set_new(k ? copy : message, "tool_calls", json_pack("[O]", one));
+            if (!bad && k) bad = json_array_insert_new(messages, ++i, copy);
+            if (!bad) bad = move_results(messages, &i, i + 1, json_string_value(json_object_get(one, "id")));
+        }
+        json_decref(all);
+        if (bad) return -1;
+    }
+    return 0;
+}
+
 tn_status tn__chat_adapt(const tn_chat_template *chat, const json_t *messages, const json_t *tools, json_t **out) {
     json_t *adapted = json_deep_copy(messages);
     int bad = !adapted;
     if (!bad && tools && !chat->caps.tools) bad = describe_tools(adapted, tools);
     if (!bad && !chat->caps.system_role) bad = merge_system(adapted);
+    if (!bad && chat->caps.tool_calls && !chat->caps.parallel_calls) bad = split_calls(adapted);
     for (size_t i = 0; !bad && i < json_array_size(adapted); i++)
         bad = adapt_message(chat, json_array_get(adapted, i));
     if (!bad) {

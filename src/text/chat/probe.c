@@ -19,6 +19,10 @@ static char *render_probe(tn_chat_template *chat, json_t *messages, bool tools, 
     json_t *variables = json_pack("{s:o, s:o, s:s, s:s, s:b}", "messages", messages, "tools", tool, "bos_token",
                                   "<s>", "eos_token", "</s>", "add_generation_prompt", generation_prompt);
     if (variables && !tools && chat->omit_tools) json_object_del(variables, "tools");
+    if (variables && tn__chat_add_functions(chat, variables, tool, 1000000000) != 0) {
+        json_decref(variables);
+        variables = NULL;
+    }
     if (!variables) {
         *memory = true;
         return NULL;
@@ -183,7 +187,8 @@ static tn_status probe_reasoning(tn_chat_template *chat, const char *prompt, boo
                  {"[THINK]", "[/THINK]"},
                  {"<|START_THINKING|>", "<|END_THINKING|>"},
                  {"<seed:think>", "</seed:think>"},
-                 {"<|inner_prefix|>", "<|inner_suffix|>"}};
+                 {"<|inner_prefix|>", "<|inner_suffix|>"},
+                 {"<|channel>thought", "<channel|>"}};
     tn__chat_syntax *syntax = &chat->syntax;
     char *text = render_probe(chat,
                               json_pack("[o, {s:s, s:s, s:s}]", user_message(chat), "role", "assistant",
@@ -237,6 +242,16 @@ static tn_status probe_reasoning(tn_chat_template *chat, const char *prompt, boo
     return syntax->reasoning_begin && syntax->reasoning_end ? TN_OK : TN_E_NOMEM;
 }
 
+static tn_status probe_content_markers(tn_chat_template *chat, bool *memory) {
+    char *text =
+        render_probe(chat, json_pack("[o, {s:s, s:s}]", user_message(chat), "role", "assistant", "content", NEEDLE),
+                     false, false, memory);
+    const char *at = text ? strstr(text, NEEDLE) : NULL;
+    tn_status status = at ? tn__chat_content_markers(text, at, &chat->syntax) : TN_OK;
+    tn_free(text);
+    return status;
+}
+
 /* The turn with a call, without the reasoning before it and the end of turn after it. */
 static char *render_call_turn(tn_chat_template *chat, const char *prompt, json_t *message, bool *memory) {
     char *text = render_probe(chat, json_pack("[o, o]", user_message(chat), message), true, false, memory);
@@ -261,8 +276,9 @@ static tn_status probe_syntax(tn_chat_template *chat, bool *memory) {
          *two = NULL, *wide = NULL;
     char *plain = render_probe(chat, json_pack("[o]", user_message(chat)), false, true, memory);
     tn_status status = probe_reasoning(chat, plain, memory);
+    if (status == TN_OK) status = probe_content_markers(chat, memory);
     if (status == TN_OK) status = tn__chat_known_syntax(chat->source, true, &chat->syntax);
-    if (status == TN_OK && chat->caps.tool_calls && chat->syntax.kind == TN__CHAT_NONE) {
+    if (status == TN_OK && chat->caps.tool_calls) {
         one = render_call_turn(chat, prompt,
                                calling_message(json_string(""), make_probe_call(chat, TN__PROBE_NAME, false), NULL),
                                memory);
@@ -274,7 +290,7 @@ static tn_status probe_syntax(tn_chat_template *chat, bool *memory) {
                                 calling_message(json_string(""), make_probe_call(chat, TN__PROBE_NAME, true), NULL),
                                 memory);
         chat->caps.parallel_calls = contains_text(two, TN__PROBE_NAME "2");
-        if (one && strstr(one, TN__PROBE_NAME))
+        if (one && strstr(one, TN__PROBE_NAME) && chat->syntax.kind == TN__CHAT_NONE)
             status = tn__chat_derive(one, chat->caps.parallel_calls ? two : NULL, wide, &chat->syntax);
     }
     if (status == TN_OK && chat->syntax.kind == TN__CHAT_NONE)

@@ -257,6 +257,7 @@ static int hold_conversation(struct chat *c, const struct args *args, const char
     c->dialog.shifts = context_shift_wanted(args, c->loaded.session);
     c->dialog.keep = (int32_t)args_int(args, "keep");
     c->dialog.variables = args_text(args, "chat-template-kwargs");
+    if ((code = chat_format_from(args, &c->dialog.format))) goto out;
     const char *system = args_text(args, "system");
     if (system && !dialog_set_system(&c->dialog, system)) code = fail("the system message is not valid UTF-8");
     if (!code && !(c->lines = line_open(words))) code = fail("out of memory");

@@ -94,6 +94,12 @@ static int run_render(const struct args *args) {
     char *text = NULL;
     tn_chat_template *chat;
     bool info = args_flag(args, "info");
+    if (args_flag(args, "formats")) {
+        const char *name;
+        for (size_t i = 0; (name = tn_chat_format_name(i)); i++) puts(name);
+        return EXIT_OK;
+    }
+    if (args->count < 1) return fail_usage(args, "missing argument TEMPLATE.jinja");
     if (!info && args->count < 2) return fail_usage(args, "missing argument INPUT.json");
     json_t *defaults = json_object();
     int code = read_template(args->values[0], &text, defaults);
@@ -114,6 +120,9 @@ static int run_render(const struct args *args) {
 
 static const struct option options[] = {
     {.name = "info", .help = "print what the template supports instead of rendering", .kind = OPTION_FLAG},
+    {.name = "formats",
+     .help = "print the names of known formats of answers, for --chat-format",
+     .kind = OPTION_FLAG},
     {0},
 };
 
@@ -121,8 +130,8 @@ const struct command command_render = {
     .name = "render",
     .summary = "render messages with a chat template",
     .section = SECTION_TEXT,
-    .arguments = "TEMPLATE.jinja INPUT.json",
-    .min_arguments = 1,
+    .arguments = "[TEMPLATE.jinja] [INPUT.json]",
+    .min_arguments = 0,
     .max_arguments = 2,
     .details =
         "Renders the template with exactly the variables in INPUT.json: an object with messages, "

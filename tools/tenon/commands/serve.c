@@ -141,6 +141,7 @@ static int configure_server(struct server *server, const struct args *args) {
         code = budget_params_from(args, &server->budget);
     }
     if (!code) code = read_text_option(args, "chat-template", "chat-template-file", &server->chat_template);
+    if (!code) code = chat_format_from(args, &server->chat_format);
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;
     if (!code) code = read_keys(server, args);

@@ -16,6 +16,7 @@ struct dialog {
     const tn_tokenizer *tokenizer;
     tn_chat_template *chat;
     const char *variables;      /* more variables of the template, as JSON; NULL: none */
+    const char *format;         /* of answers; NULL: as the template shows */
     bool no_template;           /* the model continues the text of the messages */
     json_t *messages;           /* [{"role", "content", …}, …], the system message first if there is one */
     tn_sampler_params sampling; /* from options and /set */

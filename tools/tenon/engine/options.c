@@ -2,6 +2,7 @@
 #include "engine/options.h"
 
 #include "engine/budget_options.h"
+#include "tenon/chat.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -170,9 +171,24 @@ static const struct option template_table[] = {
      .kind = OPTION_TEXT,
      .help = "read the chat template from FILE",
      .env = "LLAMA_ARG_CHAT_TEMPLATE_FILE"},
+    {.name = "chat-format",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "how the model writes tool calls and reasoning, such as hermes or harmony; by default as its template "
+             "shows (tenon render --formats lists the names)",
+     .env = "TENON_CHAT_FORMAT"},
     {0},
 };
 const struct option_group template_options = {"Chat template", template_table};
+
+int chat_format_from(const struct args *args, const char **format) {
+    const char *known;
+    *format = args_text(args, "chat-format");
+    if (!*format) return EXIT_OK;
+    for (size_t i = 0; (known = tn_chat_format_name(i)); i++)
+        if (strcmp(known, *format) == 0) return EXIT_OK;
+    return fail("--chat-format: unknown format \"%s\"; tenon render --formats lists the names", *format);
+}
 
 /* ---- Path of the model ---- */
 

@@ -7,11 +7,14 @@
 #include "tenon/llm.h"
 
 extern const struct option_group model_options;    /* model, context, batch, threads, cache types, devices */
-extern const struct option_group template_options; /* --chat-template, --chat-template-file */
+extern const struct option_group template_options; /* --chat-template, --chat-template-file, --chat-format */
 
 /* Path of the model: --model, the first positional argument, or the default model beside the program, in the source
  * tree or installed. NULL after a message when there is none. The result may point into `buffer`. */
 const char *find_model(const struct args *args, char *buffer, size_t size);
+
+/* The format that --chat-format names, or NULL. Returns an exit code. */
+int chat_format_from(const struct args *args, const char **format);
 
 /* Session parameters from the options; they are valid as long as `args`. Returns an exit code. */
 int session_params_from(const struct args *args, tn_session_params *params);

@@ -20,6 +20,7 @@ static tn_status render_prompt(struct dialog *d, tn_chat_prompt **prompt, tn_tok
     char *messages = json_dumps(d->messages, JSON_COMPACT);
     p.messages = messages;
     p.variables = d->variables;
+    p.format = d->format;
     p.bos_token = tn_token_text(d->tokenizer, tn_tokenizer_special(d->tokenizer, TN_SPECIAL_BOS), NULL);
     p.eos_token = tn_token_text(d->tokenizer, tn_tokenizer_special(d->tokenizer, TN_SPECIAL_EOS), NULL);
     tn_status status = messages ? tn_chat_prompt_new(d->chat, &p, prompt) : TN_E_NOMEM;

@@ -55,6 +55,8 @@ bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, s
     if (!check_chat_messages(messages, problem) || !read_tool_choice(body, &p, problem) ||
         !field_bool(body, "add_generation_prompt", &p.generation_prompt, problem))
         return false;
+    p.format = served->server->chat_format;
+    if (!field_text(body, "chat_format", &p.format, problem)) return false;
     if (tools && !json_is_null(tools) && !json_is_array(tools))
         return problem_set(problem, 400, "tools must be a list");
     char *messages_text = json_dumps(messages, JSON_COMPACT);
@@ -118,6 +120,8 @@ static void send_chat_delta(struct request *r, struct job *job, json_t *delta, j
     json_t *choice = json_pack("{s:I, s:o, s:o}", "index", (json_int_t)job->index, "delta", delta, "finish_reason",
                                last ? json_string(chat_finish_reason(job)) : json_null());
     if (logprobs) json_object_set_new(choice, "logprobs", json_pack("{s:[o]}", "content", logprobs));
+    const char *note = last ? tn_chat_parser_note(job->parser) : NULL;
+    if (note) json_object_set_new(choice, "note", json_string(note));
     stream_send(r, NULL, chat_object(r, "chat.completion.chunk", json_pack("[o]", choice)));
 }
 

@@ -215,10 +215,11 @@ struct server {
     bool show_metrics, show_slots, log_requests;
     bool embeddings; /* --embedding; encoders always make them */
     const char *slot_path;
-    int32_t n_prefixes;  /* that a session keeps */
-    char *cache_disk;    /* folder of prefixes on disk, as in params; NULL: none */
-    bool share_prefixes; /* between API keys */
-    char *chat_template; /* replaces the models' own; NULL: not given */
+    int32_t n_prefixes;      /* that a session keeps */
+    char *cache_disk;        /* folder of prefixes on disk, as in params; NULL: none */
+    bool share_prefixes;     /* between API keys */
+    char *chat_template;     /* replaces the models' own; NULL: not given */
+    const char *chat_format; /* of answers; NULL: as the template shows */
     int32_t default_predict;
     tn_sampler_params sampling;
     tn_session_params params;
