@@ -107,15 +107,32 @@ def least_computed(exchanges):
     return least, tree.size
 
 
-def expected_distinct(requests):
-    """The number of distinct tokens in memory when every prompt has one reply: what it is does not matter."""
+def expected_exchanges(requests):
+    """Prompts and replies when every prompt has one reply: what it is does not matter."""
     exchanges, replies = [], {}
     for request in requests:
         before = exchanges[request["after"]] if request["after"] >= 0 else ([], [])
         prompt = before[0] + (before[1] if request["with_reply"] else []) + request["more"]
         first = replies.setdefault(tuple(prompt), len(replies))
         exchanges.append((prompt, [("reply", first, i) for i in range(request["n_reply"])]))
-    return least_computed(exchanges)[1]
+    return exchanges
+
+
+def expected_distinct(requests):
+    """The number of distinct tokens in memory."""
+    return least_computed(expected_exchanges(requests))[1]
+
+
+def expected_checkpoints(requests):
+    """The number of distinct lengths of texts at which the fewest tokens are computed: what models with recurrent layers need states
+    of."""
+    tree, points = Tree(), set()
+    for prompt, reply in expected_exchanges(requests):
+        taken = min(tree.add(prompt), len(prompt) - 1)
+        if taken:
+            points.add(hash(tuple(prompt[:taken])))
+        tree.add(prompt + reply[:-1])
+    return len(points)
 
 
 def main():

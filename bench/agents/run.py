@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Serves agent-like conversations and compares the prompt tokens that were computed with the fewest possible.
 
-run.py BUILD [--model FILE] [--clients N] [--cells N] [--device-share X --ram-share Y] [--disk FOLDER,SIZE] [--seed N] [--count N]
-       [--bar RATIO]
+run.py BUILD [--model FILE] [--clients N] [--cells N] [--device-share X --ram-share Y] [--disk FOLDER,SIZE] [--checkpoints N]
+       [--seed N] [--count N] [--bar RATIO]
 
 Starts `tenon serve` with a small model made for this, whose context is long enough for all prompts, sends the requests of
 conversations.py with several clients, and prints the ratio. With shares, the KV cache and host memory have room for those parts of
-all distinct tokens. Exits with 1 when the ratio is above the bar."""
+all distinct tokens; with recurrent layers also of the states at which the fewest tokens are computed. Exits with 1 when the ratio is
+above the bar."""
 import argparse
 import json
 import os
@@ -23,6 +24,8 @@ import conversations
 def start_server(args):
     command = [os.path.join(args.build, "bin", "tenon"), "serve", args.model, "--port", "0", "-t", str(args.threads), "-np",
                str(args.clients), "-c", str(args.cells), "--cache-prefixes", str(args.prefixes), "--metrics", "--queue", "1024"]
+    if getattr(args, "checkpoints", None):
+        command += ["--checkpoints", str(args.checkpoints)]
     if args.ram:
         command += ["--cache-ram", f"{args.ram}B"]
     if args.disk:
@@ -60,6 +63,13 @@ def token_bytes(args):
                                          capture_output=True, check=True, text=True).stdout)
         sizes.append(sum(device["cache"] for device in plan["devices"]))
     return (sizes[1] - sizes[0]) // 4096
+
+
+def state_bytes(args):
+    """Of one checkpoint of a model with recurrent layers; 0 for others."""
+    plan = json.loads(subprocess.run([os.path.join(args.build, "bin", "tenon"), "plan", args.model, "-c", "4096", "--serve", "--json"],
+                                     capture_output=True, check=True, text=True).stdout)
+    return plan["checkpoints"]["states"]
 
 
 def metric(metrics, name):
@@ -118,6 +128,7 @@ def main():
     parser.add_argument("--device-share", type=float, help="cells for this part of all distinct tokens, instead of --cells")
     parser.add_argument("--ram-share", type=float, default=0, help="host memory for this part of all distinct tokens")
     parser.add_argument("--ram", type=int, default=0, help="bytes of host memory, instead of --ram-share")
+    parser.add_argument("--checkpoints", type=int, help="of models with windows or recurrent layers; four per client without it")
     parser.add_argument("--disk", help="FOLDER,SIZE of prefixes on disk")
     args = parser.parse_args()
     if not args.model:
@@ -126,10 +137,13 @@ def main():
                         "layers=4,width=128,heads=4,kv=2,head=32,ffn=256,vocab=600,ctx=4096"], check=True, stdout=subprocess.DEVNULL)
     requests = conversations.make_set(args.seed, args.count)
     expected = conversations.expected_distinct(requests)
+    state = state_bytes(args) if args.device_share or args.ram_share else 0
+    points = conversations.expected_checkpoints(requests) if state else 0
     if args.device_share:
         args.cells = int(expected * args.device_share)
+        args.checkpoints = args.checkpoints or int(points * args.device_share)
     if args.ram_share:
-        args.ram = int(expected * args.ram_share * token_bytes(args))
+        args.ram = int(args.ram_share * (expected * token_bytes(args) + points * state))
     server, url = start_server(args)
     try:
         wait_until_ready(url)
@@ -143,7 +157,8 @@ def main():
     least, distinct = conversations.least_computed([drive.exchanges[i] for i in drive.order])
     sent = sum(len(prompt) for prompt, _ in drive.exchanges)
     ratio = drive.computed / least
-    print(f"{args.count} conversations, {len(requests)} requests, {args.clients} clients, {args.cells} cells, {seconds:.0f} s")
+    print(f"{args.count} conversations, {len(requests)} requests, {args.clients} clients, {args.cells} cells, "
+          f"{args.checkpoints or 'default'} checkpoints, {seconds:.0f} s")
     print(f"prompt tokens: {sent} sent, {least} to compute at least, {drive.computed} computed; {distinct} distinct in memory, "
           f"{metric(metrics, 'prefixes_evicted_total')} prefixes made room")
     if args.ram or args.disk:

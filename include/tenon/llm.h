@@ -103,7 +103,11 @@ typedef struct tn_session_params {
     int32_t n_ctx;
     int32_t page;          /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
     int32_t n_prefixes;    /* prefixes of sequences that are kept for later ones; 0: none */
-    int32_t n_checkpoints; /* of these, how many windows fit beside the sequences' own; 0: n_seqs */
+    int32_t n_checkpoints; /* of these, how many windows and recurrent states fit beside the sequences'; 0: n_seqs */
+    /* Layers with a window or with recurrent state continue only where a checkpoint was kept. Every so many tokens
+     * of a sequence there is one; -1: none but those of a batch (tn_batch.checkpoints) and of tn_session_prefix_keep.
+     * 0: at least 128, and so many that one sequence leaves room for others. */
+    int32_t checkpoint_every;
     /* Tiers below the KV cache: kept prefixes that make room move to host memory of at most cache_ram bytes, and from
      * there to files in the folder cache_disk of at most cache_disk_bytes together; 0 and NULL: none. The folder
      * outlives the plan. */
@@ -199,6 +203,16 @@ typedef struct tn_fit_device {
     int32_t n_layers;
 } tn_fit_device;
 
+/* What a plan has for checkpoints: kept prefixes of models whose layers have windows or recurrent state. They are
+ * part of the cache's bytes. */
+typedef struct tn_checkpoint_plan {
+    int32_t n;     /* checkpoints that fit; 0: no prefixes are kept, or the model needs none */
+    int32_t every; /* tokens between them; 0: only where they are asked for */
+    size_t states; /* bytes of one: recurrent states, */
+    size_t window; /* and at most: cells of windows, some of which others may share */
+} tn_checkpoint_plan;
+TN_API tn_checkpoint_plan tn_session_plan_checkpoints(const tn_session_plan *plan);
+
 /* Bytes per device, planned or taken. */
 typedef struct tn_fit {
     bool fits;
@@ -290,6 +304,10 @@ typedef struct tn_batch {
     const int32_t *positions; /* NULL: after the last position of each sequence */
     const int32_t *seqs;      /* NULL: sequence 0 */
     const bool *outputs;      /* rows whose logits (or embeddings) are computed; NULL: the last of each sequence */
+    /* Tokens after which a checkpoint is kept, such as the last of a message; NULL: none. A kept prefix that ends
+     * with this token, at no cost but its memory; of use where layers have windows or recurrent state, ignored
+     * elsewhere. The sequence began with tn_session_prefix_take. Checkpoints that find no room are not kept. */
+    const bool *checkpoints;
     /* Only the argmax of those rows is computed (tn_session_argmax); logits stay on the device. In a loop over single
      * tokens a device that has the whole model computes the next step while the caller handles the last token. */
     bool argmax;
@@ -394,9 +412,9 @@ TN_API void tn_session_page_map(const tn_session *session, int32_t *owner);
  * logits are needed. With no tokens nothing is taken and the sequence can be kept. */
 TN_API tn_status tn_session_prefix_take(tn_session *session, int32_t seq, uint64_t key, const tn_token *tokens,
                                         int32_t n_tokens, int32_t *n_taken);
-/* Layers with a window can continue only where one was kept. The tokens that the last tn_session_prefix_take would
- * have taken had there been one, or 0: texts branch there, so that a sequence that is kept at that length, on its
- * way, serves the next. */
+/* Layers with a window or recurrent state can continue only where a checkpoint was kept. The tokens that the last
+ * tn_session_prefix_take would have taken had there been one, or 0: texts branch there, so that a checkpoint at that
+ * length serves the next. */
 TN_API int32_t tn_session_prefix_missed(const tn_session *session);
 /* Keeps what the sequence holds. The sequence stays as it is. */
 TN_API tn_status tn_session_prefix_keep(tn_session *session, int32_t seq);

@@ -68,14 +68,16 @@ static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch 
     tn_status status;
     tn__tiers_leave_window(s, m->n, positions, seqs);
     do status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
-    while (status == TN_E_FULL && tn__prefixes_evict(s));
+    while (status == TN_E_FULL && tn__prefixes_make_room(s));
     if (status == TN_E_FULL) {
         TN_TRY(tn_session_defragment(s));
         status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
     }
-    if (status == TN_OK && s->prefixes.n)
-        tn__prefixes_write(s, m->n, b->tokens + m->begin, positions, seqs, m->rows[s->prefixes.group]);
-    return status;
+    if (status != TN_OK || !s->prefixes.n) return status;
+    const int32_t *rows = m->rows[s->prefixes.group];
+    tn__prefixes_write(s, m->n, b->tokens + m->begin, positions, seqs, rows);
+    tn__checkpoints_stage(s, b, m->begin, m->n, rows, m->steps);
+    return TN_OK;
 }
 
 /* After a failure: waits for queued work before the error is returned. */
@@ -184,6 +186,7 @@ static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
         m.steps = s->staging.steps + m.begin;
         TN_TRY(run_micro_batch(s, b, &m, m.begin + m.n == b->n_tokens));
     }
+    tn__checkpoints_finish(s);
     return TN_OK;
 }
 
@@ -195,6 +198,7 @@ static tn_status run_one_by_one(tn_session *s, const tn_batch *b) {
         TN_TRY(take_cells(s, b, &m));
         TN_TRY(tn__kv_send_tables(&s->plan->kv));
         TN_TRY(run_micro_batch(s, b, &m, true));
+        tn__checkpoints_finish(s);
         if (!s->plan->model->h.causal) tn_session_clear(s);
     }
     return TN_OK;
@@ -214,6 +218,7 @@ static tn_status run_batch(tn_session *s, const tn_batch *b) {
 static void remove_batch(tn_session *s, int32_t n_tokens) {
     const int32_t *seqs = s->staging.seqs, *positions = s->staging.positions;
     s->results.n = 0;
+    tn__checkpoints_drop(s);
     tn__recurrent_roll_back(&s->plan->kv.states);
     for (int32_t i = 0; i < n_tokens; i++)
         if (tn__recurrent_lost(&s->plan->kv.states, seqs[i])) (void)tn_session_seq_remove(s, seqs[i], 0, -1);

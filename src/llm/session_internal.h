@@ -107,10 +107,28 @@ typedef struct tn__prefix_owner {
     bool known;
 } tn__prefix_owner;
 
+/* When a kept prefix served a sequence itself, or was made. One that was made only because so many tokens had passed,
+ * and has served none, is a spare one. */
+typedef struct tn__checkpoint_use {
+    uint64_t when;
+    bool spare;
+} tn__checkpoint_use;
+
+/* A checkpoint of the batch that runs. */
+typedef struct tn__checkpoint {
+    int32_t seq, n; /* the first n tokens of the sequence */
+    int32_t row;    /* of its recurrent state; -1: the model has none */
+    bool spare;
+} tn__checkpoint;
+
 typedef struct tn__prefixes {
-    int32_t n;                /* 0: none are kept */
-    int group;                /* whose cells are remembered */
-    uint64_t *last_used;      /* per kept prefix; 0: there is none */
+    int32_t n;           /* 0: none are kept */
+    int group;           /* whose cells are remembered */
+    uint64_t *last_used; /* per kept prefix; 0: there is none. As late as that of any prefix that begins with it */
+    tn__checkpoint_use *uses; /* per kept prefix */
+    tn__checkpoint *pending;  /* room for n_checkpoints */
+    int32_t n_pending;
+    int32_t every;            /* tokens between checkpoints; 0: none */
     tn__prefix_owner *owners; /* per sequence */
     tn__hash128 *prompt;      /* hashes of the tokens that are looked for */
     int32_t n_prompt;         /* room for them */
@@ -137,6 +155,34 @@ void tn__prefixes_move(tn_session *session, int group, bool changed, int32_t n);
 bool tn__prefixes_evict(tn_session *session);
 /* Gives up all prefixes that the device has. */
 void tn__prefixes_clear(tn_session *session);
+/* The hash of a list's tokens up to a position; 0 if it does not hold that position. */
+tn__hash128 tn__prefix_hash_at(const tn_session *session, int32_t list, int32_t position);
+/* Whether layers with a window or with recurrent state can continue after `n` tokens of the list: all that a query
+ * there sees is held, and the state covers just these tokens. */
+bool tn__prefix_continues(const tn_session *session, int32_t list, int32_t n);
+/* A list for a new prefix, with the sequence's first n tokens and no recurrent state; -1: there is no room. */
+int32_t tn__prefix_new(tn_session *session, int32_t seq, int32_t n);
+/* It was used now, and so were the prefixes that it begins with. */
+void tn__prefix_touch(tn_session *session, int32_t list);
+/* Gives up a kept prefix, without moving it to the tiers. */
+void tn__prefix_remove(tn_session *session, int32_t list);
+
+/* ---- Checkpoints (memory/checkpoints.c): where layers with windows and recurrent state can continue ---- */
+
+/* Tokens between checkpoints; 0: none. */
+int32_t tn__checkpoint_interval(const tn_session_plan *plan);
+/* After a micro-batch that begins at `begin` of the batch has its cells: chooses the tokens after which there is a
+ * checkpoint, and lets the steps write their states. */
+void tn__checkpoints_stage(tn_session *session, const tn_batch *batch, int32_t begin, int32_t n, const int32_t *rows,
+                           tn__step *steps);
+/* After the micro-batch was computed: they become kept prefixes. */
+void tn__checkpoints_finish(tn_session *session);
+/* After a failure: there are none. */
+void tn__checkpoints_drop(tn_session *session);
+/* Gives up the recurrent state that is of least use, which moves to the tiers. False: none can be freed. */
+bool tn__checkpoints_evict(tn_session *session);
+/* Makes room for a batch, after TN_E_FULL. False: there is nothing to give up. */
+bool tn__prefixes_make_room(tn_session *session);
 
 /* ---- Moving (memory/kv_move.c) ---- */
 

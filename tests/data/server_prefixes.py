@@ -155,6 +155,27 @@ def windows():
          complete(system + prompt("v", 60), n=8, cache_prompt=False)["tokens"])
 
 
+def checkpoints():
+    """A model with recurrent layers: texts continue where messages ended, every 128 tokens, at the ends of replies, and before the last
+    token of a prompt. Token 2 is a control token."""
+    a = prompt("a", 200)
+    same("the same again", [cached(a), cached(a)], [0, 199])
+    reply = complete(a, n=12)["tokens"]
+    same("the next turn", cached(a + reply[:-1] + prompt("turn", 9)), 211)
+    same("the same turn again", cached(a + reply[:-1] + prompt("turn", 9)), 219)
+    system = prompt("system", 90) + [2]
+    same("one system prompt", [cached(system + prompt(name, 60)) for name in "xyzu"], [0, 91, 91, 91])
+    tools = prompt("tools", 150)
+    same("every 128 tokens", [cached(tools + prompt(name, 60)) for name in "xyzu"], [0, 128, 150, 150])
+    messages = sum((prompt("message " + name, 20) + [2] for name in "abc"), [])
+    same("messages", [cached(messages + prompt("d", 20)), cached(messages[:42] + prompt("e", 20)), cached(messages[:21] + prompt("f", 20))],
+         [0, 42, 21])
+    same("not kept", [cached(prompt("g", 20) + [2] + prompt("h", 9), cache_prompt=False), cached(prompt("g", 20) + [2] + prompt("i", 9))],
+         [0, 0])
+    same("the answer is the same", complete(system + prompt("v", 60), n=8)["tokens"],
+         complete(system + prompt("v", 60), n=8, cache_prompt=False)["tokens"])
+
+
 def tiers():
     """A KV cache for one of the texts; host memory and a disk for all of them."""
     a, b, hidden = prompt("tier a", 400), prompt("tier b", 380), prompt("tier c", 300)
@@ -176,4 +197,4 @@ def restarted():
 
 
 {"reuse": reuse, "restored": restored, "crowd": crowd, "none": none, "windows": windows, "tiers": tiers,
- "restarted": restarted}[part]()
+ "restarted": restarted, "checkpoints": checkpoints}[part]()

@@ -25,6 +25,10 @@ stop_server
 serve "$work/windows.gguf" -np 2 -c 8192 --ubatch 64 --api-key "first"
 drive windows
 stop_server
+"$tenon" synth "$work/hybrid.gguf" --arch jamba --shape layers=8,width=64,heads=2,kv=1,head=32,ffn=128,vocab=600,ctx=2048 > "$work/out" 2>&1 || failed "synth"
+serve "$work/hybrid.gguf" -np 2 -c 8192 --checkpoints 64 --checkpoint-every 128 --api-key "first"
+drive checkpoints
+stop_server
 serve "$model" -np 2 -c 512 --metrics --api-key "first,second" --cache-ram 64 --cache-disk "$work/kept,64M"
 drive tiers
 stop_server

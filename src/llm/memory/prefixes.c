@@ -20,7 +20,8 @@ static tn__page_table *remembered_pages(const tn_session *s) { return &s->plan->
 
 tn_status tn__prefixes_bytes(const tn_session_plan *p, size_t *bytes) {
     const size_t cells = (size_t)tn__page_table_cells(&p->kv.groups[remembered_group(p)]);
-    const size_t per_list = (size_t)p->params.n_prefixes * sizeof(uint64_t) +
+    const size_t per_list = (size_t)p->params.n_prefixes * (sizeof(uint64_t) + sizeof(tn__checkpoint_use)) +
+                            (size_t)p->params.n_checkpoints * sizeof(tn__checkpoint) +
                             (size_t)p->params.n_seqs * sizeof(tn__prefix_owner) +
                             (size_t)p->params.n_ctx * sizeof(tn__hash128);
     *bytes = 0;
@@ -37,18 +38,24 @@ tn_status tn__prefixes_new(const tn_session_plan *p, tn__hash128 seed, tn__prefi
     x->seed = seed;
     x->in_use = -1;
     x->last_used = tn_calloc((size_t)p->params.n_prefixes, sizeof *x->last_used);
+    x->uses = tn_calloc((size_t)p->params.n_prefixes, sizeof *x->uses);
+    x->pending = tn_calloc((size_t)p->params.n_checkpoints, sizeof *x->pending);
+    x->every = tn__checkpoint_interval(p);
     x->owners = tn_calloc((size_t)p->params.n_seqs, sizeof *x->owners);
     x->prompt = tn_calloc((size_t)p->params.n_ctx, sizeof *x->prompt);
     x->n_prompt = p->params.n_ctx;
     x->tokens = tn_calloc(cells, sizeof *x->tokens);
     x->hashes = tn_calloc(cells, sizeof *x->hashes);
-    if (!x->last_used || !x->owners || !x->prompt || !x->tokens || !x->hashes) return TN_E_NOMEM;
+    if (!x->last_used || !x->uses || !x->pending || !x->owners || !x->prompt || !x->tokens || !x->hashes)
+        return TN_E_NOMEM;
     x->n = p->params.n_prefixes;
     return TN_OK;
 }
 
 void tn__prefixes_free(tn__prefixes *x) {
     tn_free(x->last_used);
+    tn_free(x->uses);
+    tn_free(x->pending);
     tn_free(x->owners);
     tn_free(x->prompt);
     tn_free(x->tokens);
@@ -141,9 +148,7 @@ void tn__prefixes_move(tn_session *s, int group, bool changed, int32_t n) {
 
 /* ---- Finding ---- */
 
-/* Whether layers with a window or with recurrent state can continue after `n` tokens of the list: all that a query
- * there sees is held, and the state covers just these tokens. */
-static bool memory_continues(const tn_session *s, int32_t list, int32_t n) {
+bool tn__prefix_continues(const tn_session *s, int32_t list, int32_t n) {
     const tn__page_table *t = &s->plan->kv.groups[TN__CACHE_WINDOW];
     int32_t first, last, cells = 0;
     if (s->plan->kv.states.n_rows && tn__recurrent_tokens(&s->plan->kv.states, list) != n) return false;
@@ -199,7 +204,7 @@ static prefix_matches match_lists(const tn_session *s, int32_t seq, const tn_tok
             m.matched = n;
             m.matching = list;
         }
-        if (n <= m.longest || !memory_continues(s, list, n)) continue;
+        if (n <= m.longest || !tn__prefix_continues(s, list, n)) continue;
         m.longest = n;
         m.found = list;
     }
@@ -215,15 +220,35 @@ static tn_status check_prefixes(const tn_session *s, int32_t seq) {
     return TN_OK;
 }
 
-static void touch_prefix(tn_session *s, int32_t list) { /* -1: nothing */
-    if (list >= s->plan->kv.n_seqs) s->prefixes.last_used[list - s->plan->kv.n_seqs] = ++s->prefixes.clock;
+/* Prefixes that a kept one begins with stay on the device at least as long: they are there only where layers have
+ * windows or states. */
+void tn__prefix_touch(tn_session *s, int32_t list) {
+    const tn__page_table *t = remembered_pages(s);
+    tn__prefixes *x = &s->prefixes;
+    int32_t first, last, end;
+    x->clock++;
+    if (list < t->n_seqs || !tn__pages_extent(t, list, &first, &end)) return;
+    x->last_used[list - t->n_seqs] = x->clock;
+    if (!s->plan->kv.groups[TN__CACHE_WINDOW].n_pages && !s->plan->kv.states.n_rows) return;
+    for (int32_t other = t->n_seqs; other < t->n_lists; other++) {
+        if (other == list || !tn__pages_extent(t, other, &first, &last) || last > end) continue;
+        const tn__hash128 hash = tn__prefix_hash_at(s, list, last);
+        if (hash && hash == tn__prefix_hash_at(s, other, last)) x->last_used[other - t->n_seqs] = x->clock;
+    }
 }
 
-static tn_status copy_list(tn_session *s, int32_t source, int32_t target, int32_t n) {
+/* A sequence took the prefix, or it was kept for its own sake. */
+static void use_prefix(tn_session *s, int32_t list) { /* -1: nothing */
+    tn__prefix_touch(s, list);
+    if (list >= s->plan->kv.n_seqs)
+        s->prefixes.uses[list - s->plan->kv.n_seqs] = (tn__checkpoint_use){.when = s->prefixes.clock};
+}
+
+/* All but the recurrent state. */
+static tn_status copy_cells(tn_session *s, int32_t source, int32_t target, int32_t n) {
     tn_status status = TN_OK;
     for (int g = 0; g < TN__CACHE_GROUPS && status == TN_OK; g++)
         if (s->plan->kv.groups[g].n_pages) status = tn__pages_copy(&s->plan->kv.groups[g], source, target, 0, n);
-    if (status == TN_OK) tn__recurrent_copy(&s->plan->kv.states, source, target);
     return status;
 }
 
@@ -231,6 +256,11 @@ static void remove_list(tn_session *s, int32_t list) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
         if (s->plan->kv.groups[g].n_pages) (void)tn__pages_remove(&s->plan->kv.groups[g], list, 0, -1);
     tn__recurrent_remove(&s->plan->kv.states, list);
+}
+
+void tn__prefix_remove(tn_session *s, int32_t list) {
+    remove_list(s, list);
+    s->prefixes.last_used[list - s->plan->kv.n_seqs] = 0;
 }
 
 tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const tn_token *tokens, int32_t n_tokens,
@@ -248,16 +278,17 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     x->asked += (uint64_t)n_tokens;
     *n_taken = 0;
     if (n > m.longest) {
-        touch_prefix(s, m.matching);
+        tn__prefix_touch(s, m.matching);
         x->in_use = m.matching;
         if (tn__tiers_load(s, seq, m.matching, tokens, &n) == TN_OK) *n_taken = n;
         x->in_use = -1;
     }
     if (!*n_taken && m.found >= 0 && t->sequences[m.found].n) { /* loading may have made room */
-        touch_prefix(s, m.found);
-        const tn_status status = copy_list(s, m.found, seq, m.longest);
+        use_prefix(s, m.found);
+        const tn_status status = copy_cells(s, m.found, seq, m.longest);
         if (status != TN_OK) remove_list(s, seq);
         if (status != TN_OK) return status == TN_E_FULL ? TN_OK : status; /* decoding does without it */
+        tn__recurrent_copy(&s->plan->kv.states, m.found, seq);
         *n_taken = m.longest;
     }
     x->hits += *n_taken > 0;
@@ -273,7 +304,7 @@ int32_t tn_session_prefix_shared(tn_session *s, uint64_t key, const tn_token *to
     const int32_t n = hash_prompt(&s->prefixes, key, tokens, n_tokens);
     for (int32_t seq = 0; seq < s->plan->kv.n_seqs; seq++) {
         const int32_t matched = match_list(s, seq, tokens, n);
-        if (matched > longest && memory_continues(s, seq, matched)) longest = matched;
+        if (matched > longest && tn__prefix_continues(s, seq, matched)) longest = matched;
     }
     return longest;
 }
@@ -296,20 +327,23 @@ static int32_t keepable_tokens(const tn_session *s, int32_t seq) {
     return n;
 }
 
-/* The hash of the list's tokens up to a position; 0 if it does not hold that position. */
-static tn__hash128 hash_at(const tn_session *s, int32_t list, int32_t position) {
+tn__hash128 tn__prefix_hash_at(const tn_session *s, int32_t list, int32_t position) {
     const int32_t cell = cell_at(remembered_pages(s), list, position);
     return cell < 0 ? 0 : s->prefixes.hashes[cell];
 }
 
-/* A list for a new prefix: an unused one, else the least recently used. */
-static int32_t list_for_prefix(tn_session *s) {
-    const int32_t n_seqs = s->plan->kv.n_seqs;
-    for (int pass = 0; pass < 2; pass++)
-        for (int32_t i = 0; i < s->prefixes.n; i++) {
-            if (!s->prefixes.last_used[i]) return n_seqs + i;
-            if (pass == 0 && i == s->prefixes.n - 1) (void)tn__prefixes_evict(s);
-        }
+static int32_t unused_list(const tn_session *s) {
+    for (int32_t i = 0; i < s->prefixes.n; i++)
+        if (!s->prefixes.last_used[i]) return s->plan->kv.n_seqs + i;
+    return -1;
+}
+
+int32_t tn__prefix_new(tn_session *s, int32_t seq, int32_t n) {
+    int32_t list = unused_list(s);
+    if (list < 0 && tn__checkpoints_evict(s)) list = unused_list(s); /* one inside another prefix */
+    if (list < 0 && tn__prefixes_evict(s)) list = unused_list(s);
+    if (list < 0 || copy_cells(s, seq, list, n) == TN_OK) return list;
+    remove_list(s, list); /* it has too many runs */
     return -1;
 }
 
@@ -317,53 +351,63 @@ tn_status tn_session_prefix_keep(tn_session *s, int32_t seq) {
     TN_TRY(check_prefixes(s, seq));
     const tn__page_table *t = remembered_pages(s);
     const int32_t n = keepable_tokens(s, seq);
-    if (n < 1 || !memory_continues(s, seq, n)) return TN_OK;
-    const tn__hash128 hash = hash_at(s, seq, n - 1);
+    if (n < 1 || !tn__prefix_continues(s, seq, n)) return TN_OK;
+    const tn__hash128 hash = tn__prefix_hash_at(s, seq, n - 1);
     for (int32_t list = t->n_seqs; list < t->n_lists; list++) {
         int32_t first, last;
         if (!tn__pages_extent(t, list, &first, &last)) continue;
-        if (hash_at(s, list, n - 1) == hash && memory_continues(s, list, n)) { /* it is kept already */
-            touch_prefix(s, list);
+        if (tn__prefix_hash_at(s, list, n - 1) == hash && tn__prefix_continues(s, list, n)) { /* it is kept already */
+            use_prefix(s, list);
             return TN_OK;
         }
         /* A prefix of this one, which can stand for it at any length; with windows or states only at its own. */
-        if (last < n - 1 && hash_at(s, seq, last) == hash_at(s, list, last) &&
-            !s->plan->kv.groups[TN__CACHE_WINDOW].n_pages && !s->plan->kv.states.n_rows) {
-            remove_list(s, list);
-            s->prefixes.last_used[list - t->n_seqs] = 0;
-        }
+        if (last < n - 1 && tn__prefix_hash_at(s, seq, last) == tn__prefix_hash_at(s, list, last) &&
+            !s->plan->kv.groups[TN__CACHE_WINDOW].n_pages && !s->plan->kv.states.n_rows)
+            tn__prefix_remove(s, list);
     }
-    const int32_t list = list_for_prefix(s);
+    const int32_t list = tn__prefix_new(s, seq, n);
     if (list < 0) return TN_OK;
-    tn_status status = copy_list(s, seq, list, n);
-    if (status != TN_OK) {
-        remove_list(s, list);
-        return status == TN_E_FULL ? TN_OK : status; /* a prefix with too many runs is not kept */
-    }
-    touch_prefix(s, list);
+    tn__recurrent_copy(&s->plan->kv.states, seq, list);
+    use_prefix(s, list);
     return TN_OK;
+}
+
+/* Whether prefix a makes room before b: the least recently used first, of one text the end before the beginning.
+ * Where windows need pages, spare checkpoints go first, then those that served no sequence for longest. */
+static bool goes_before(const tn_session *s, int32_t a, int32_t b, bool for_windows) {
+    const tn__prefixes *x = &s->prefixes;
+    const tn__page_table *t = remembered_pages(s);
+    int32_t first, end_a = 0, end_b = 0;
+    if (for_windows && x->uses[a].spare != x->uses[b].spare) return x->uses[a].spare;
+    if (for_windows) return x->uses[a].when < x->uses[b].when;
+    if (x->last_used[a] != x->last_used[b]) return x->last_used[a] < x->last_used[b];
+    (void)tn__pages_extent(t, t->n_seqs + a, &first, &end_a);
+    (void)tn__pages_extent(t, t->n_seqs + b, &first, &end_b);
+    return end_a > end_b;
 }
 
 bool tn__prefixes_evict(tn_session *s) {
     tn__prefixes *x = &s->prefixes;
+    const tn__page_table *windows = &s->plan->kv.groups[TN__CACHE_WINDOW];
+    const bool for_windows = windows->n_pages && windows->n_free * windows->page < s->plan->params.n_ubatch;
     int32_t oldest = -1;
     for (int32_t i = 0; i < x->n; i++)
         if (x->last_used[i] && s->plan->kv.n_seqs + i != x->in_use &&
-            (oldest < 0 || x->last_used[i] < x->last_used[oldest]))
+            (oldest < 0 || goes_before(s, i, oldest, for_windows)))
             oldest = i;
     if (oldest < 0) return false;
     tn__tiers_store(s, s->plan->kv.n_seqs + oldest);
-    remove_list(s, s->plan->kv.n_seqs + oldest);
-    x->last_used[oldest] = 0;
+    tn__prefix_remove(s, s->plan->kv.n_seqs + oldest);
     x->evicted++;
     return true;
 }
 
+bool tn__prefixes_make_room(tn_session *s) {
+    return (tn__recurrent_full(&s->plan->kv.states) && tn__checkpoints_evict(s)) || tn__prefixes_evict(s);
+}
+
 void tn__prefixes_clear(tn_session *s) {
-    for (int32_t i = 0; i < s->prefixes.n; i++) {
-        remove_list(s, s->plan->kv.n_seqs + i);
-        s->prefixes.last_used[i] = 0;
-    }
+    for (int32_t i = 0; i < s->prefixes.n; i++) tn__prefix_remove(s, s->plan->kv.n_seqs + i);
 }
 
 void tn_session_prefix_clear(tn_session *s) {
@@ -381,9 +425,7 @@ tn_status tn_session_prefix_forget(tn_session *s, uint64_t key, const tn_token *
     for (int32_t list = t->n_seqs; list < t->n_lists; list++) {
         int32_t first, last;
         if (!tn__pages_extent(t, list, &first, &last)) continue;
-        if (match_list(s, list, tokens, n) < TN__MAX(TN__MIN(last + 1, n), 1)) continue;
-        remove_list(s, list);
-        s->prefixes.last_used[list - t->n_seqs] = 0;
+        if (match_list(s, list, tokens, n) >= TN__MAX(TN__MIN(last + 1, n), 1)) tn__prefix_remove(s, list);
     }
     tn__tiers_forget(s, tokens, n);
     return TN_OK;

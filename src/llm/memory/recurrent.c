@@ -6,6 +6,8 @@
 #include <string.h>
 
 enum { SPARE_ROWS = 1 };
+/* In `last`, while a micro-batch is taken: the sequence has its rows and no token yet. */
+enum { CHOSEN = -2 };
 
 void tn__recurrent_size(tn__recurrent *s, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints) {
     *s = (tn__recurrent){.n_rows = n_seqs + n_checkpoints + SPARE_ROWS, .n_seqs = n_seqs, .n_lists = n_seqs + n_kept};
@@ -51,6 +53,7 @@ static bool begin_sequence(tn__recurrent *s, tn__state_owner *o) {
     const int32_t row = free_row(s);
     const bool shared = o->row >= 0 && s->refs[o->row] > 1;
     if (row < 0 && (o->row < 0 || shared)) return false;
+    o->read = o->n ? o->row : -1;
     o->n_before = o->n;
     o->before = row < 0 ? TN__STATE_LOST : o->row;
     if (row < 0) return true;
@@ -59,10 +62,31 @@ static bool begin_sequence(tn__recurrent *s, tn__state_owner *o) {
     return true;
 }
 
-/* The row that a sequence's next micro-batch begins with. */
-static int32_t row_to_read(const tn__state_owner *o) {
-    if (!o->n) return -1;
-    return o->n > o->n_before || o->before == TN__STATE_LOST ? o->row : o->before;
+/* A later micro-batch of the batch. A row that became a checkpoint is not written to again. */
+static bool continue_sequence(tn__recurrent *s, tn__state_owner *o) {
+    o->read = o->row;
+    if (s->refs[o->row] == 1) return true;
+    const int32_t row = free_row(s);
+    if (row < 0) return false;
+    s->refs[o->row]--;
+    s->refs[row] = 1;
+    o->row = row;
+    return true;
+}
+
+/* Takes back what the two above have done for this micro-batch. */
+static void undo_choice(tn__recurrent *s, tn__state_owner *o) {
+    const bool began = o->n == o->n_before;
+    if (began && o->before != TN__STATE_LOST) {
+        release_row(s, o->row);
+        o->row = o->before;
+    } else if (!began && o->row != o->read) {
+        release_row(s, o->row);
+        o->row = o->read;
+        s->refs[o->row]++;
+    }
+    if (began) o->before = TN__STATE_SAME;
+    o->last = -1;
 }
 
 static tn_status check_positions(const tn__recurrent *s, int32_t n, const int32_t *positions, const int32_t *seqs) {
@@ -88,24 +112,20 @@ tn_status tn__recurrent_take(tn__recurrent *s, int32_t n, const int32_t *positio
     TN_TRY(check_positions(s, n, positions, seqs));
     for (int32_t i = 0; i < n; i++) {
         tn__state_owner *o = &s->owners[seqs[i]];
-        if (o->before != TN__STATE_SAME || begin_sequence(s, o)) continue;
-        /* Sequences that have begun with this micro-batch begin again later. */
-        while (--i >= 0) {
-            tn__state_owner *other = &s->owners[seqs[i]];
-            if (other->before == TN__STATE_SAME || other->n > other->n_before) continue;
-            if (other->before != TN__STATE_LOST) {
-                release_row(s, other->row);
-                other->row = other->before;
-            }
-            other->before = TN__STATE_SAME;
+        if (o->last == CHOSEN) continue;
+        if (o->before == TN__STATE_SAME ? begin_sequence(s, o) : continue_sequence(s, o)) {
+            o->last = CHOSEN;
+            continue;
         }
+        while (--i >= 0)
+            if (s->owners[seqs[i]].last == CHOSEN) undo_choice(s, &s->owners[seqs[i]]);
         return tn_fail(TN_E_FULL, "all %d recurrent states are in use: remove a sequence or a kept prefix",
                        s->n_rows);
     }
     for (int32_t i = 0; i < n; i++) {
         tn__state_owner *o = &s->owners[seqs[i]];
         steps[i] =
-            (tn__step){.previous = o->last, .next = -1, .read = o->last < 0 ? row_to_read(o) : -1, .write = -1};
+            (tn__step){.previous = TN__MAX(o->last, -1), .next = -1, .read = o->last < 0 ? o->read : -1, .write = -1};
         if (o->last >= 0) steps[o->last].next = i;
         o->last = i;
     }
@@ -119,6 +139,27 @@ tn_status tn__recurrent_take(tn__recurrent *s, int32_t n, const int32_t *positio
     s->changes++;
     return TN_OK;
 }
+
+int32_t tn__recurrent_checkpoint(tn__recurrent *s, int32_t i, tn__step *steps) {
+    if (steps[i].write >= 0) { /* its sequence's last token: the sequence goes on in another row */
+        s->refs[steps[i].write]++;
+        return steps[i].write;
+    }
+    const int32_t row = free_row(s);
+    if (row < 0) return -1;
+    s->refs[row] = 1;
+    return steps[i].write = row;
+}
+
+void tn__recurrent_release(tn__recurrent *s, int32_t row) { release_row(s, row); }
+
+void tn__recurrent_adopt(tn__recurrent *s, int32_t list, int32_t row, int32_t n) {
+    tn__recurrent_remove(s, list);
+    s->owners[list].row = row;
+    s->owners[list].n = n;
+}
+
+bool tn__recurrent_full(const tn__recurrent *s) { return s->n_rows && free_row(s) < 0; }
 
 void tn__recurrent_commit(tn__recurrent *s) {
     for (int32_t i = 0; s->n_rows && i < s->n_seqs; i++) {

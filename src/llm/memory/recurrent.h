@@ -3,7 +3,8 @@
  * Every list (a sequence, or a kept prefix) has at most one row, which holds the state after its first `n` tokens.
  * Lists may share a row; a sequence whose row is shared writes to another one. While a batch is decoded the row from
  * before it is kept, where there is a free row to write to, so that a failed batch leaves the sequence as it was; a
- * sequence for which there was none loses its state with the batch.
+ * sequence for which there was none loses its state with the batch. A checkpoint is the state after any token of a
+ * micro-batch: the op writes it to a row of its own, which a kept prefix gets after the micro-batch.
  *
  * This module keeps the table only. The rows themselves are tensors of kv_cache.c, one or two per layer. */
 #ifndef TN_LLM_MEMORY_RECURRENT_H
@@ -24,6 +25,7 @@ typedef struct tn__state_owner {
     int32_t n;      /* tokens that it covers */
     int32_t before; /* the row from before the batch, TN__STATE_SAME, or TN__STATE_LOST */
     int32_t n_before;
+    int32_t read; /* the row that the micro-batch begins with; between micro-batches of no meaning */
     int32_t last; /* index of its last token in the micro-batch, -1 between micro-batches */
 } tn__state_owner;
 enum { TN__STATE_NONE = -1, TN__STATE_SAME = -2, TN__STATE_LOST = -3 };
@@ -31,7 +33,7 @@ enum { TN__STATE_NONE = -1, TN__STATE_SAME = -2, TN__STATE_LOST = -3 };
 typedef struct tn__recurrent {
     int32_t n_rows; /* 0: the model has no recurrent layers */
     int32_t n_seqs, n_lists;
-    int32_t *refs; /* lists that name the row, and batches that keep it */
+    int32_t *refs; /* lists that name the row, batches that keep it, and checkpoints without a list yet */
     tn__state_owner *owners;
     uint32_t changes;
 } tn__recurrent;
@@ -47,6 +49,14 @@ void tn__recurrent_free(tn__recurrent *states);
  * TN_E_UNSUPPORTED. TN_E_FULL: every row is in use; nothing has changed. */
 tn_status tn__recurrent_take(tn__recurrent *states, int32_t n, const int32_t *positions, const int32_t *seqs,
                              tn__step *steps);
+/* The row that receives the state after token i of the micro-batch just taken, beside its sequence's own. It is the
+ * caller's, who gives it to a list or releases it. -1: none is free. */
+int32_t tn__recurrent_checkpoint(tn__recurrent *states, int32_t i, tn__step *steps);
+void tn__recurrent_release(tn__recurrent *states, int32_t row);
+/* Gives an empty list a checkpoint's row, with the state after n tokens. */
+void tn__recurrent_adopt(tn__recurrent *states, int32_t list, int32_t row, int32_t n);
+/* Whether no row is free. */
+bool tn__recurrent_full(const tn__recurrent *states);
 /* After the last micro-batch of a batch. */
 void tn__recurrent_commit(tn__recurrent *states);
 /* After a failure: sequences are as before the batch. Returns whether `seq` has lost its state and must be emptied.

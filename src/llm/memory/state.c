@@ -321,7 +321,7 @@ static tn_status write_recurrences(tn_session *s, int32_t seq, const state_heade
             return tn_fail(TN_E_FORMAT, "the state has a recurrent state of %d tokens for sequence %d", head.n,
                            head.seq);
         int32_t row;
-        while ((row = tn__recurrent_set(&kv->states, target, head.n)) < 0 && tn__prefixes_evict(s)) {}
+        while ((row = tn__recurrent_set(&kv->states, target, head.n)) < 0 && tn__prefixes_make_room(s)) {}
         if (row < 0) return tn_fail(TN_E_FULL, "all %d recurrent states are in use", kv->states.n_rows);
         for (int32_t k = 0; k < TN__STATE_TENSORS * kv->n_layer; k++) {
             tn_tensor *t = kv->layers[k / TN__STATE_TENSORS].state[k % TN__STATE_TENSORS];

@@ -241,6 +241,8 @@ tn_status tn__tiers_new(struct tn_session *session);
 void tn__tiers_free(struct tn_session *session);
 /* Before a kept prefix gives up its cells: copies what no other list holds. */
 void tn__tiers_store(struct tn_session *session, int32_t list);
+/* Before a list gives up its recurrent state, which covers n tokens: copies it. */
+void tn__tiers_store_state(struct tn_session *session, int32_t list, int32_t n);
 /* Before a micro-batch takes cells: copies the blocks that leave the windows of its sequences, so that later ones can
  * branch anywhere in their texts. */
 void tn__tiers_leave_window(struct tn_session *session, int32_t n, const int32_t *positions, const int32_t *seqs);

@@ -154,10 +154,12 @@ static void unpin_step(tn_session *s, int32_t kind, const tn__tier_step *step, i
     (void)kind, (void)from, (void)end;
     if (step->tier == TN__TIER_HOST) s->tiers.host.index.blobs[step->blob].pins--;
 }
-/* The device has the blob now, so that it makes room first; unless it goes on differently, or is a part of one. */
+/* The device has the blob now, so that it makes room first; unless it goes on differently, or is a part of one. A
+ * state stays: the sequence that took it goes on, and leaves others. */
 static void demote_step(tn_session *s, int32_t kind, const tn__tier_step *step, int32_t from, int32_t end) {
     tn__tiers *t = &s->tiers;
-    const bool whole = step->from + step->n <= end && (kind != TN__CACHE_WINDOW || step->from >= from);
+    const bool whole =
+        kind != TN__BLOB_STATES && step->from + step->n <= end && (kind != TN__CACHE_WINDOW || step->from >= from);
     uint64_t *tokens = step->tier == TN__TIER_HOST ? &t->counts.host_tokens : &t->counts.disk_tokens;
     if (kind == s->prefixes.group) *tokens += (uint64_t)(end - from);
     if (step->tier == TN__TIER_HOST && whole)
@@ -220,7 +222,7 @@ static tn_status load_state(tn_session *s, int32_t seq, int32_t n) {
     int32_t row;
     if (!t->kinds[TN__BLOB_STATES].n_parts) return TN_OK;
     TN_TRY(open_blob(s, TN__BLOB_STATES, &t->state, &content));
-    while ((row = tn__recurrent_set(&s->plan->kv.states, seq, n)) < 0 && tn__prefixes_evict(s)) {}
+    while ((row = tn__recurrent_set(&s->plan->kv.states, seq, n)) < 0 && tn__prefixes_make_room(s)) {}
     if (row < 0) return tn_fail(TN_E_FULL, "all recurrent states are in use");
     return tn__blob_copy(&t->kinds[TN__BLOB_STATES], 1, 0, 1, &row, &content, true);
 }

@@ -334,6 +334,11 @@ static tn_status store_state(tn_session *s, int32_t list, int32_t n) {
     return store_blob(s, &id, &states->owners[list].row);
 }
 
+void tn__tiers_store_state(tn_session *s, int32_t list, int32_t n) {
+    if (s->tiers.on && store_state(s, list, n) != TN_OK)
+        tn_log(TN_LOG_WARN, "a checkpoint is given up: %s", tn_error());
+}
+
 void tn__tiers_store(tn_session *s, int32_t list) {
     int32_t first, last;
     tn_status status = TN_OK;

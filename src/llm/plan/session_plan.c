@@ -51,7 +51,10 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
         return tn_fail(TN_E_INVALID, "pages have 1 to %d cells, not %d", TN__MOVE_CELLS, p->page);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
     if (p->n_checkpoints < 0 || p->n_checkpoints > p->n_prefixes)
-        return tn_fail(TN_E_INVALID, "%d windows of %d kept prefixes", p->n_checkpoints, p->n_prefixes);
+        return tn_fail(TN_E_INVALID, "%d checkpoints of %d kept prefixes", p->n_checkpoints, p->n_prefixes);
+    if (p->checkpoint_every < -1)
+        return tn_fail(TN_E_INVALID, "a checkpoint every %d tokens; -1 (none) and more are possible",
+                       p->checkpoint_every);
     if (p->n_checkpoints == 0) p->n_checkpoints = TN__MIN(p->n_prefixes, p->n_seqs);
     if (p->page == 0) p->page = tn__page_size(p->n_ctx, p->n_seqs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;

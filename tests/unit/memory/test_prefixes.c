@@ -1,119 +1,9 @@
 /* Kept prefixes: a sequence that takes a prefix computes what a cold one computes, for every architecture; nothing is
  * taken that depends on other tokens, positions or keys; kept prefixes never take room from sequences; their memory
  * is planned to the byte. */
-#include "support.h"
-
-#include "models/reference_models.h"
-#include "tenon/arch.h"
+#include "models/prefix_cases.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-/* Texts are shorter than the pool, so that layers with windows have pages of their own. */
-enum { CONTEXT = 256, POOL = 2048, PAGE = 16, UBATCH = 32, SEQS = 4, KEPT = 16, VOCAB = 64, WINDOW = 16 };
-
-/* ---- Models and sessions ---- */
-
-typedef struct prefix_case {
-    tn_model *model;
-    tn_session *warm, *cold; /* with kept prefixes; without */
-    bool windows;
-    const char *name;
-    bool exact; /* recurrent state: prefixes serve at their own length only */
-} prefix_case;
-
-static char prefix_model_path[64];
-
-static tn_session_params prefix_params(int32_t n_ctx, int32_t n_prefixes) {
-    tn_session_params p = tn_session_params_default();
-    p.devices[0] = "cpu";
-    p.n_ctx = n_ctx;
-    p.n_batch = p.n_ctx;
-    p.n_ubatch = UBATCH;
-    p.n_seqs = SEQS;
-    p.n_prefixes = n_prefixes;
-    p.page = PAGE;
-    p.n_threads = 1;
-    p.cache_k = p.cache_v = TN_F32;
-    p.repeatable = true; /* how tokens are divided into batches makes no difference */
-    return p;
-}
-
-static void open_case(prefix_case *c, const char *arch, int32_t n_ctx, int32_t n_prefixes) {
-    const tiny_options options = {.arch = arch, .context = POOL, .vocab = VOCAB};
-    assert_ok(tiny_model_write(prefix_model_path, &options));
-    *c = (prefix_case){.name = arch};
-    assert_ok(tn_model_open(prefix_model_path, NULL, &c->model));
-    const tn_session_params warm = prefix_params(n_ctx, n_prefixes), cold = prefix_params(POOL, 0);
-    assert_ok(tn_session_open(c->model, &warm, &c->warm));
-    assert_ok(tn_session_open(c->model, &cold, &c->cold));
-    const int32_t window = tn_model_get_info(c->model).n_window;
-    c->windows = window > 0 && window < POOL;
-    c->exact = tn_model_get_info(c->model).is_recurrent;
-}
-static void close_case(prefix_case *c) {
-    tn_session_free(c->warm);
-    tn_session_free(c->cold);
-    tn_model_close(c->model);
-}
-
-static const char *const some_archs[] = {"llama", "gemma2", "gemma3", "phi3", "gpt2", NULL};
-
-/* Runs a test on every causal architecture, or on some. */
-static void on_archs(bool all, void (*test)(prefix_case *c), int32_t n_ctx, int32_t n_prefixes) {
-    prefix_case c;
-    for (size_t i = 0; tn_arch_at(i); i++) {
-        const tn_arch *arch = tn_arch_at(i);
-        bool wanted = all && tiny_arch_is_tested(arch->name);
-        for (size_t k = 0; some_archs[k]; k++) wanted = wanted || strcmp(some_archs[k], arch->name) == 0;
-        if (!wanted || arch->traits & (TN_ARCH_ENCODER | TN_ARCH_DIFFUSION)) continue;
-        open_case(&c, arch->name, n_ctx, n_prefixes);
-        test(&c);
-        close_case(&c);
-    }
-}
-
-/* Text number `text`: the same tokens every time. */
-static void make_text(tn_token *tokens, int32_t n, uint32_t text) {
-    for (int32_t i = 0; i < n; i++) tokens[i] = (tn_token)((text * 2654435761u + (uint32_t)i * 40503u) >> 9) % 60 + 3;
-}
-
-static tn_status decode_from(tn_session *s, int32_t seq, const tn_token *tokens, int32_t from, int32_t to) {
-    int32_t seqs[CONTEXT], positions[CONTEXT];
-    for (int32_t i = from; i < to; i++) {
-        seqs[i - from] = seq;
-        positions[i - from] = i;
-    }
-    const tn_batch batch = {.n_tokens = to - from, .tokens = tokens + from, .seqs = seqs, .positions = positions};
-    return tn_session_decode(s, &batch);
-}
-
-/* The last row of the warm session against a cold one that decodes all tokens. */
-static void compare_cold(prefix_case *c, const tn_token *tokens, int32_t n, const char *what) {
-    nmse error = {0};
-    assert_ok(tn_session_seq_remove(c->cold, 0, 0, -1));
-    assert_ok(decode_from(c->cold, 0, tokens, 0, n));
-    nmse_add(&error, tn_session_logits(c->warm, -1), tn_session_logits(c->cold, -1), VOCAB);
-    if (!(nmse_value(&error) <= 1e-10)) fail_msg("%s, %s: NMSE %g", c->name, what, nmse_value(&error));
-}
-
-/* Begins the empty sequence with these tokens, as a cold one would. Returns how many were taken. */
-static int32_t begin_sequence(prefix_case *c, int32_t seq, uint64_t key, const tn_token *tokens, int32_t n,
-                              const char *what) {
-    int32_t taken = -1;
-    assert_ok(tn_session_prefix_take(c->warm, seq, key, tokens, n - 1, &taken));
-    assert_true(taken >= 0 && taken < n);
-    assert_int_equal(tn_session_seq_last(c->warm, seq), taken - 1);
-    assert_ok(decode_from(c->warm, seq, tokens, taken, n));
-    compare_cold(c, tokens, n, what);
-    return taken;
-}
-static void end_sequence(prefix_case *c, int32_t seq) {
-    assert_ok(tn_session_prefix_keep(c->warm, seq));
-    assert_ok(tn_session_seq_remove(c->warm, seq, 0, -1));
-}
 
 /* ---- Taking ---- */
 
@@ -404,103 +294,6 @@ static void kept_prefixes_make_room(void **state) {
     on_archs(true, check_pressure, TIGHT, KEPT);
 }
 
-/* ---- Conversations ---- */
-
-enum { HISTORIES = 24, STEPS = 120 };
-
-typedef struct conversation {
-    tn_token tokens[CONTEXT];
-    int32_t n;
-    uint64_t key;
-} conversation;
-
-typedef struct fuzz_state {
-    prefix_case *c;
-    conversation histories[HISTORIES], live[SEQS]; /* n == 0: none */
-    int32_t limit;
-    uint64_t random;
-} fuzz_state;
-
-static uint32_t pick(fuzz_state *f, uint32_t n) {
-    f->random = f->random * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(f->random >> 33) % n;
-}
-/* Tokens of all sequences, shared or not. */
-static int32_t live_tokens(const fuzz_state *f) {
-    int32_t n = 0;
-    for (int i = 0; i < SEQS; i++) n += f->live[i].n;
-    return n;
-}
-
-/* A turn: a branch of some history and a few new tokens. */
-static void fuzz_begin(fuzz_state *f, int32_t seq) {
-    conversation *x = &f->live[seq];
-    *x = f->histories[pick(f, HISTORIES)];
-    if (pick(f, 3) == 0) x->n = (int32_t)pick(f, (uint32_t)x->n + 1);
-    if (pick(f, 8) == 0) x->key ^= 1;
-    const int32_t room = f->limit - (live_tokens(f) - x->n), more = 1 + (int32_t)pick(f, 12), most = 80;
-    if (room < 4) {
-        x->n = 0;
-        return;
-    }
-    if (x->n + more > room || x->n + more > most) x->n = 0;
-    for (int32_t i = 0; i < more && x->n < room; i++) x->tokens[x->n++] = (tn_token)(3 + pick(f, 50));
-    (void)begin_sequence(f->c, seq, x->key, x->tokens, x->n, "a turn");
-}
-
-static void fuzz_continue(fuzz_state *f, int32_t seq) {
-    conversation *x = &f->live[seq];
-    if (x->n == CONTEXT || live_tokens(f) + 1 > f->limit) return;
-    x->tokens[x->n++] = (tn_token)(3 + pick(f, 50));
-    assert_ok(decode_from(f->c->warm, seq, x->tokens, x->n - 1, x->n));
-    compare_cold(f->c, x->tokens, x->n, "a token");
-}
-
-static void fuzz_end(fuzz_state *f, int32_t seq) {
-    conversation *x = &f->live[seq];
-    f->histories[pick(f, HISTORIES)] = *x;
-    if (!f->c->exact && pick(f, 4) == 0 && x->n > 12) { /* a shift, after which only the beginning may be kept */
-        assert_ok(tn_session_seq_remove(f->c->warm, seq, 3, 6));
-        (void)tn_session_seq_shift(f->c->warm, seq, 6, -1, -3);
-    }
-    if (pick(f, 5))
-        end_sequence(f->c, seq);
-    else
-        assert_ok(tn_session_seq_remove(f->c->warm, seq, 0, -1));
-    x->n = 0;
-}
-
-static void fuzz_conversations(prefix_case *c) {
-    static fuzz_state f;
-    memset(&f, 0, sizeof f);
-    f.c = c;
-    f.limit = tn_session_get_params(c->warm).n_ctx;
-    f.random = 12345;
-    for (uint32_t i = 0; i < HISTORIES; i++) {
-        make_text(f.histories[i].tokens, CONTEXT, 100 + i % 5);
-        f.histories[i].n = 8 + (int32_t)(i * 3 % 30);
-        f.histories[i].key = i % 2;
-    }
-    for (int step = 0; step < (getenv("TENON_LONG") ? 40 * STEPS : STEPS); step++) {
-        const int32_t seq = (int32_t)pick(&f, SEQS);
-        if (!f.live[seq].n)
-            fuzz_begin(&f, seq);
-        else if (pick(&f, 3))
-            fuzz_continue(&f, seq);
-        else
-            fuzz_end(&f, seq);
-        if (pick(&f, 12) == 0 && f.live[seq].n) assert_ok(tn_session_prefix_keep(c->warm, seq));
-        if (pick(&f, 40) == 0) assert_ok(tn_session_defragment(c->warm));
-    }
-    const tn_prefix_usage usage = tn_session_prefix_usage(c->warm);
-    assert_true(usage.taken > 0 && usage.taken <= usage.asked);
-}
-static void conversations_equal_cold_ones(void **state) {
-    (void)state;
-    on_archs(true, fuzz_conversations, 160, 6);
-    on_archs(false, fuzz_conversations, POOL, 6); /* with windows, of which fewer fit than prefixes are kept */
-}
-
 /* ---- Memory ---- */
 
 static _Atomic size_t live_bytes, live_blocks;
@@ -602,18 +395,6 @@ static void arguments_are_checked(void **state) {
     tn_model_close(model);
 }
 
-static int make_prefix_path(void **state) {
-    (void)state;
-    strcpy(prefix_model_path, "/tmp/tenon-prefixes-XXXXXX");
-    int file = mkstemp(prefix_model_path);
-    if (file >= 0) close(file);
-    return file < 0;
-}
-static int remove_prefix_path(void **state) {
-    (void)state;
-    return unlink(prefix_model_path);
-}
-
 int main(void) {
     const tn_allocator counting = {count_alloc, count_free, NULL};
     tn_set_allocator(&counting);
@@ -628,7 +409,6 @@ int main(void) {
         cmocka_unit_test(parts_of_several_sequences_are_not_taken),
         cmocka_unit_test(states_have_no_tokens_until_they_are_noted),
         cmocka_unit_test(kept_prefixes_make_room),
-        cmocka_unit_test(conversations_equal_cold_ones),
         cmocka_unit_test(memory_is_planned),
         cmocka_unit_test(arguments_are_checked),
     };

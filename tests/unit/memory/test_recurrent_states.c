@@ -4,6 +4,7 @@
 
 #include "llm/memory/recurrent.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { LISTS_MOST = 12, ROWS_MOST = 32, BATCH = 16 };
@@ -50,13 +51,57 @@ static void check_table(const table_case *c) {
     assert_memory_equal(refs, c->table.refs, (size_t)c->table.n_rows * sizeof *refs);
 }
 
-/* A batch of one or two micro-batches over random sequences, which may fail at its end. */
+typedef struct model_checkpoint {
+    int32_t row, n;
+    uint32_t text;
+} model_checkpoint;
+
+/* Asks for the states after some tokens of a micro-batch. */
+static int32_t random_checkpoints(table_case *c, int32_t n, tn__step *steps, const int32_t *positions,
+                                  model_checkpoint *list, int32_t *tokens) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (rng_below(&c->r, 6)) continue;
+        const bool last = steps[i].write >= 0;
+        const int32_t row = tn__recurrent_checkpoint(&c->table, i, steps);
+        if (row < 0) {
+            assert_true(!last && tn__recurrent_full(&c->table));
+            continue;
+        }
+        assert_int_equal(steps[i].write, row);
+        tokens[count] = i;
+        list[count++] = (model_checkpoint){.row = row, .n = positions[i] + 1};
+    }
+    return count;
+}
+
+/* Kept prefixes get them, or nobody. */
+static void end_checkpoints(table_case *c, int32_t count, const model_checkpoint *list, bool drop) {
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t kept = c->table.n_lists - c->table.n_seqs;
+        if (drop || !kept || rng_below(&c->r, 4) == 0) {
+            tn__recurrent_release(&c->table, list[i].row);
+            continue;
+        }
+        const int32_t target = c->table.n_seqs + (int32_t)rng_below(&c->r, (uint32_t)kept);
+        assert_int_equal(c->rows[list[i].row], list[i].text);
+        tn__recurrent_adopt(&c->table, target, list[i].row, list[i].n);
+        c->lists[target] = (model_list){list[i].text, list[i].n};
+    }
+}
+
+/* A batch of one to three micro-batches over random sequences, which may fail at its end. Checkpoints become prefixes
+ * after their micro-batch, or after the batch. */
 static void random_batch(table_case *c) {
+    model_checkpoint checkpoints[3 * BATCH];
+    int32_t n_checkpoints = 0;
+    const bool at_once = rng_below(&c->r, 2);
     model_list before[LISTS_MOST];
     memcpy(before, c->lists, sizeof before);
     bool touched[LISTS_MOST] = {0};
     tn_status status = TN_OK;
-    for (int part = 0; part < 2 && status == TN_OK; part++) {
+    const int parts = 1 + (int)rng_below(&c->r, 3);
+    for (int part = 0; part < parts && status == TN_OK; part++) {
         int32_t n = 1 + (int32_t)rng_below(&c->r, BATCH), positions[BATCH], seqs[BATCH];
         uint32_t tokens[BATCH], texts[BATCH];
         tn__step steps[BATCH];
@@ -75,9 +120,17 @@ static void random_batch(table_case *c) {
         }
         for (int32_t i = 0; i < n; i++) touched[seqs[i]] = true;
         memset(texts, 0, sizeof texts);
+        int32_t at[BATCH];
+        const int32_t count = random_checkpoints(c, n, steps, positions, checkpoints + n_checkpoints, at);
         run_steps(c, n, tokens, steps, texts);
-        memcpy(c->lists, lists, sizeof lists);
+        for (int32_t i = 0; i < count; i++) checkpoints[n_checkpoints + i].text = texts[at[i]];
+        n_checkpoints += count;
+        memcpy(c->lists, lists, (size_t)c->table.n_seqs * sizeof *lists);
+        if (!at_once) continue;
+        end_checkpoints(c, n_checkpoints, checkpoints, false);
+        n_checkpoints = 0;
     }
+    end_checkpoints(c, n_checkpoints, checkpoints, status != TN_OK);
     if (status == TN_OK && rng_below(&c->r, 4)) {
         tn__recurrent_commit(&c->table);
         return;
@@ -101,7 +154,8 @@ static void random_operations(int32_t n_seqs, int32_t n_kept, int32_t n_checkpoi
     assert_ok(tn__recurrent_bytes(&c.table, &bytes));
     assert_int_equal(bytes, (size_t)c.table.n_rows * 4 + (size_t)c.table.n_lists * sizeof(tn__state_owner));
     assert_ok(tn__recurrent_allocate(&c.table));
-    for (int step = 0; step < 4000; step++) {
+    const int steps = getenv("TENON_LONG") ? 250000 : 4000;
+    for (int step = 0; step < steps; step++) {
         const int32_t a = (int32_t)rng_below(&c.r, (uint32_t)c.table.n_lists),
                       b = (int32_t)rng_below(&c.r, (uint32_t)c.table.n_lists);
         switch (rng_below(&c.r, 6)) {
@@ -157,8 +211,42 @@ static void states_are_copied_on_write(void **state) {
     tn__recurrent_free(&t);
 }
 
+/* The state after a token in the middle has a row of its own; that after the last one is shared, and the next
+ * micro-batch of the batch writes to another row. */
+static void checkpoints_are_not_written_to(void **state) {
+    (void)state;
+    tn__recurrent t;
+    tn__step steps[3];
+    tn__recurrent_size(&t, 1, 2, 2);
+    assert_ok(tn__recurrent_allocate(&t));
+    assert_ok(tn__recurrent_take(&t, 3, (int32_t[]){0, 1, 2}, (int32_t[]){0, 0, 0}, steps));
+    const int32_t own = steps[2].write, middle = tn__recurrent_checkpoint(&t, 1, steps);
+    assert_true(middle >= 0 && middle != own && steps[1].write == middle && steps[0].write == -1);
+    assert_int_equal(tn__recurrent_checkpoint(&t, 2, steps), own);
+    assert_ok(tn__recurrent_take(&t, 1, (int32_t[]){3}, (int32_t[]){0}, steps));
+    assert_int_equal(steps[0].read, own);
+    assert_true(steps[0].write != own && steps[0].write != middle);
+    tn__recurrent_adopt(&t, 1, middle, 2);
+    tn__recurrent_adopt(&t, 2, own, 3);
+    tn__recurrent_commit(&t);
+    assert_int_equal(tn__recurrent_tokens(&t, 0), 4);
+    assert_int_equal(tn__recurrent_tokens(&t, 1), 2);
+    assert_int_equal(tn__recurrent_tokens(&t, 2), 3);
+    /* Three rows are in use; one is free for the next batch, and none for a checkpoint beside it. */
+    assert_false(tn__recurrent_full(&t));
+    assert_ok(tn__recurrent_take(&t, 2, (int32_t[]){4, 5}, (int32_t[]){0, 0}, steps));
+    assert_true(tn__recurrent_full(&t));
+    assert_int_equal(tn__recurrent_checkpoint(&t, 0, steps), -1);
+    assert_int_equal(steps[0].write, -1);
+    tn__recurrent_roll_back(&t);
+    assert_int_equal(tn__recurrent_tokens(&t, 0), 4);
+    assert_false(tn__recurrent_full(&t));
+    tn__recurrent_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checkpoints_are_not_written_to),
         cmocka_unit_test(tables_agree_with_a_plain_model),
         cmocka_unit_test(states_are_copied_on_write),
     };

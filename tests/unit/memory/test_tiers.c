@@ -59,6 +59,35 @@ static void host_memory_gives_what_was_computed(void **state) {
     on_every_arch(check_host, &p);
 }
 
+/* Checkpoints on the way move to the tiers too, and serve texts that branch there. */
+static void check_tier_checkpoints(tier_case *c) {
+    tn_token a[CONTEXT], b[CONTEXT], branch[CONTEXT];
+    if (!tn_model_get_info(c->model).is_recurrent) return;
+    make_text(a, CONTEXT, 13);
+    make_text(b, CONTEXT, 14);
+    assert_int_equal(serve_text(c, 0, a, 100, "cold"), 0);
+    assert_int_equal(serve_text(c, 0, b, 90, "another"), 0);
+    for (int32_t n = 120; n >= 40; n -= 40) {
+        memcpy(branch, a, sizeof branch);
+        for (int32_t i = n; i < CONTEXT; i++) branch[i] = a[i] == 5 ? 6 : 5;
+        if (n == 120) branch[100] = a[100] == 5 ? 6 : 5; /* after the text's end */
+        if (c->params.cache_disk) restart(c);
+        const int32_t expected = n == 120 ? 100 : n;
+        const int32_t taken = serve_text(c, 0, branch, 140, "a branch at a checkpoint");
+        if (taken != expected) fail_msg("%s: %d of %d taken", c->name, taken, expected);
+    }
+    assert_int_equal(tn_session_tier_usage(c->warm).dropped, 0);
+}
+static void checkpoints_come_back(void **state) {
+    (void)state;
+    tn_session_params p = tier_params(POOL, 1, 4 * RAM, 0);
+    p.checkpoint_every = 40;
+    on_every_arch(check_tier_checkpoints, &p);
+    p = tier_params(POOL, 1, 4 * RAM, DISK);
+    p.checkpoint_every = 40;
+    on_every_arch(check_tier_checkpoints, &p);
+}
+
 static void check_disk(tier_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
     if (tn_model_get_info(c->model).is_recurrent) {
@@ -376,6 +405,7 @@ int main(void) {
     tn_set_allocator(&counting);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_gives_what_was_computed),
+        cmocka_unit_test(checkpoints_come_back),
         cmocka_unit_test(disks_give_what_was_computed_after_a_restart),
         cmocka_unit_test(blocks_are_kept_once),
         cmocka_unit_test(keys_models_and_settings_are_separate),

@@ -98,6 +98,18 @@ static void print_graphs(const struct plan_subject *s, FILE *out) {
             s->fit.splits_prefill, s->fit.splits_prefill == 1 ? "" : "s", s->fit.nodes_decode, s->fit.splits_decode);
 }
 
+static void print_checkpoints(const struct plan_subject *s, FILE *out) {
+    const tn_checkpoint_plan c = tn_session_plan_checkpoints(s->plan);
+    char one[HUMAN_SIZE], all[HUMAN_SIZE];
+    if (!c.n) return;
+    fprintf(out, "checkpoints: %d of %s each, up to %s of the cache", c.n, human_bytes(one, c.states + c.window),
+            human_bytes(all, (size_t)c.n * (c.states + c.window)));
+    if (c.every)
+        fprintf(out, "; every %d tokens and at the ends of messages\n", c.every);
+    else
+        fputs("; at the ends of messages\n", out);
+}
+
 static void print_verdict(const struct plan_subject *s, FILE *out) {
     if (s->fit.fits) {
         fprintf(out, "\n%sIt fits.%s\n", style(out, STYLE_GREEN), style(out, STYLE_NONE));
@@ -153,6 +165,10 @@ static int print_plan_json(const struct plan_subject *s) {
         s->fit.fits ? json_null() : json_string(tn_session_plan_advice(s->plan)), "devices", devices, "graphs",
         "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits", (json_int_t)s->fit.splits_prefill, "decode",
         "nodes", (json_int_t)s->fit.nodes_decode, "splits", (json_int_t)s->fit.splits_decode);
+    const tn_checkpoint_plan c = tn_session_plan_checkpoints(s->plan);
+    json_object_set_new(root, "checkpoints",
+                        json_pack("{s:i, s:i, s:I, s:I}", "count", c.n, "every", c.every, "states",
+                                  (json_int_t)c.states, "window", (json_int_t)c.window));
     const char *warning = tn_session_plan_warning(s->plan);
     json_object_set_new(root, "warning", *warning ? json_string(warning) : json_null());
     json_object_set_new(root, "predicted", predicted_speed_json(s->plan));
@@ -291,7 +307,7 @@ static int run_plan(const struct args *args) {
     s.params.n_seqs = (int32_t)args_int(args, "seqs");
     if (args_flag(args, "serve")) {
         const int32_t n_slots = args_given(args, "seqs") ? s.params.n_seqs : SERVE_SLOTS;
-        serving_params(&s.params, n_slots, (int32_t)args_int(args, "cache-prefixes"));
+        serving_params(&s.params, n_slots, args);
     }
     s.params.embeddings = args_flag(args, "embeddings");
     tn_status status = tn_model_open(s.path, NULL, &s.model);
@@ -321,6 +337,7 @@ static int run_plan(const struct args *args) {
         print_heading(&s, stdout);
         print_table(&s, stdout);
         print_graphs(&s, stdout);
+        print_checkpoints(&s, stdout);
         print_predicted_speed(s.plan, stdout);
         print_verdict(&s, stdout);
     }
@@ -362,6 +379,7 @@ static const struct option options[] = {
     {.name = "embeddings", .kind = OPTION_FLAG, .help = "plan for embeddings instead of text generation"},
     {.name = "serve", .kind = OPTION_FLAG, .help = "plan for tenon serve, with -np slots (default 4)"},
     OPTION_CACHE_PREFIXES,
+    OPTIONS_CHECKPOINTS,
     {.name = "save",
      .value = "FILE",
      .kind = OPTION_TEXT,

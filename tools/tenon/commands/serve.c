@@ -355,6 +355,7 @@ static const struct option options[] = {
      .help = "folder in which POST /slots/ID saves and restores slots",
      .env = "LLAMA_ARG_SLOT_SAVE_PATH"},
     OPTION_CACHE_PREFIXES,
+    OPTIONS_CHECKPOINTS,
     {.name = "cache-ram",
      .letter = "cram",
      .value = "SIZE",

@@ -12,7 +12,21 @@
         .help = "max conversations kept in the KV cache for later requests, 0 for none; unused ones make room"       \
     }
 
-/* Makes session parameters those of a server with so many slots and kept prefixes. */
-void serving_params(tn_session_params *params, int32_t n_slots, int32_t n_prefixes);
+#define OPTIONS_CHECKPOINTS                                                                                          \
+    {.name = "checkpoints",                                                                                          \
+     .value = "N",                                                                                                   \
+     .kind = OPTION_INT,                                                                                             \
+     .min = 1,                                                                                                       \
+     .max = 65536,                                                                                                   \
+     .help = "max checkpoints of models with sliding windows or recurrent layers, where a later request can "        \
+             "continue; four per slot without this option"},                                                         \
+    {                                                                                                                \
+        .name = "checkpoint-every", .value = "N", .kind = OPTION_INT, .min = -1, .max = INT32_MAX, .fallback = "0",  \
+        .help = "tokens between checkpoints, besides those at the ends of messages; 0 for what --checkpoints "       \
+                "allow, -1 for none"                                                                                 \
+    }
+
+/* Makes session parameters those of a server with so many slots and the options above. */
+void serving_params(tn_session_params *params, int32_t n_slots, const struct args *args);
 
 #endif

@@ -17,12 +17,28 @@ static void end_cancelled_jobs(struct engine *e) {
 
 /* ---- The batch of a round ---- */
 
+/* Whether later requests may continue after this token of a prompt: where other texts have branched, where a message
+ * ends, and, since states cannot go back, before the last token, which the same prompt needs for its logits.
+ * Templates put control tokens between messages, often several with the name of a role between them. */
+static bool is_checkpoint(const struct engine *e, struct slot *slot, int32_t position) {
+    enum { LEAST_DISTANCE = 16 };
+    const int32_t n = position + 1;
+    if (n >= slot->n_prompt) return false;
+    const bool border = n - slot->checkpoint >= LEAST_DISTANCE &&
+                        tn_token_get_type(e->served->tokenizer, slot->tokens[position]) == TN_TOKEN_CONTROL;
+    const bool last = n == slot->n_prompt - 1 && e->served->info.is_recurrent;
+    if (!border && n != slot->branch && !last) return false;
+    slot->checkpoint = n;
+    return true;
+}
+
 static void add_tokens(struct engine *e, struct slot *slot, int32_t count) {
     for (int32_t i = 0; i < count; i++) {
         int32_t position = slot->n_kv + i, n = e->n_tokens++;
         e->tokens[n] = slot->tokens[position];
         e->positions[n] = position;
         e->seqs[n] = (int32_t)(slot - e->slots);
+        e->checkpoints[n] = e->keeps_prefixes && !slot->job->no_cache && is_checkpoint(e, slot, position);
         e->outputs[n] = position == slot->count - 1 ||
                         (slot->job->score_prompt && position < slot->n_prompt - 1 && position + 1 >= slot->n_scored);
     }
@@ -58,7 +74,6 @@ static void build_batch(struct engine *e) {
         int32_t n = tokens_left(slot);
         if (n < 2) continue;
         if (n > budget) n = budget;
-        if (slot->branch > slot->n_kv && n > slot->branch - slot->n_kv) n = slot->branch - slot->n_kv;
         if (slot->job->score_prompt && n > score_budget) n = score_budget;
         if (n < 1) continue;
         if (slot->job->score_prompt) score_budget -= n;
@@ -126,7 +141,6 @@ static void take_results(struct engine *e) {
     for (int32_t i = 0; i < e->n_tokens; i++) {
         struct slot *slot = &e->slots[e->seqs[i]];
         slot->n_kv = e->positions[i] + 1;
-        if (slot->job && slot->n_kv == slot->branch) slot_keep_prefix(e, slot);
         if (!e->outputs[i]) continue;
         const float *logits = tn_session_logits(e->session, row++);
         if (!slot->job || !logits) continue;
@@ -136,7 +150,8 @@ static void take_results(struct engine *e) {
         } else if (slot->n_kv == slot->count) {
             if (!slot->prompted) {
                 slot->prompted = tn_time_ns();
-                slot_keep_prefix(e, slot);
+                /* Of recurrent models the checkpoint before the last token serves the same prompt too. */
+                if (!e->served->info.is_recurrent) slot_keep_prefix(e, slot);
             }
             if (slot->job->n_predict == 0)
                 output_end_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
@@ -257,7 +272,8 @@ static bool run_round(struct engine *e) {
                           .tokens = e->tokens,
                           .positions = e->positions,
                           .seqs = e->seqs,
-                          .outputs = e->outputs};
+                          .outputs = e->outputs,
+                          .checkpoints = e->checkpoints};
         output_wake(e->served, e->n_tokens > e->n_slots); /* a prompt may take long */
         status = tn_session_decode(e->session, &batch);
     } while (status == TN_E_FULL && stall_youngest_job(e));

@@ -11,7 +11,8 @@ struct slot {
     tn_token *tokens;
     int32_t count, n_kv; /* tokens; how many of them are in the KV cache as this slot's sequence */
     uint64_t key;
-    int32_t branch; /* the prefix up to here is kept on the way: other texts branch there; 0: none */
+    int32_t branch;     /* other texts branch here: there is a checkpoint on the way; 0: none */
+    int32_t checkpoint; /* the last one that was asked for */
     int32_t n_prompt, n_scored, n_predicted, n_cached;
     uint64_t task, began, prompted, used;
     bool in_batch;     /* has tokens in the batch of this round */
@@ -39,7 +40,7 @@ struct engine {
     /* The batch of this round. */
     tn_token *tokens;
     int32_t *seqs, *positions;
-    bool *outputs;
+    bool *outputs, *checkpoints;
     int32_t n_tokens;
     /* Rows to sample from in this round, one for each slot that gets a token. */
     struct sample_row *rows;

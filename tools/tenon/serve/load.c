@@ -172,6 +172,7 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     e->seqs = tn_calloc((size_t)n_batch, sizeof *e->seqs);
     e->positions = tn_calloc((size_t)n_batch, sizeof *e->positions);
     e->outputs = tn_calloc((size_t)n_batch, sizeof *e->outputs);
+    e->checkpoints = tn_calloc((size_t)n_batch, sizeof *e->checkpoints);
     e->rows = tn_calloc((size_t)e->n_slots, sizeof *e->rows);
     e->next_row = tn_calloc((size_t)tn_threadpool_size(e->threads), sizeof *e->next_row);
     const tn_cache_usage cache = tn_session_cache_usage(e->session ? e->session : served->embedder);
@@ -179,8 +180,8 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     served->view.slots = tn_calloc((size_t)e->n_slots, sizeof *served->view.slots);
     served->view.page_map = tn_calloc((size_t)cache.pages, sizeof *served->view.page_map);
     served->view.tree = tn_calloc(TREE_ENTRIES, sizeof *served->view.tree);
-    bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->rows && e->next_row &&
-                  served->view.map && served->view.slots && served->view.page_map && served->view.tree;
+    bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->checkpoints && e->rows &&
+                  e->next_row && served->view.map && served->view.slots && served->view.page_map && served->view.tree;
     for (int i = 0; enough && i < e->n_slots; i++)
         enough = (e->slots[i].tokens = tn_calloc((size_t)served->n_ctx, sizeof(tn_token))) != NULL;
     return enough ? TN_OK : TN_E_NOMEM;
@@ -211,7 +212,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
     p.abort = engine_should_abort;
     p.progress = continue_loading;
     p.user = e;
-    serving_params(&p, n_slots, served->server->n_prefixes);
+    serving_params(&p, n_slots, served->server->args);
     uint64_t began = tn_time_ns();
     tn_threadpool_params threads = tn_threadpool_params_default(p.n_threads);
     TN_TRY(tn_threadpool_new(&threads, &e->threads));
@@ -316,6 +317,7 @@ void engine_join(struct served *served) {
     tn_free(e->seqs);
     tn_free(e->positions);
     tn_free(e->outputs);
+    tn_free(e->checkpoints);
     tn_free(e->rows);
     tn_free(e->next_row);
     tn_free(served->view.map);

@@ -19,11 +19,11 @@ void slot_take_prefix(struct engine *e, struct slot *slot) {
     /* At least one token is left to decode, for its logits; with log-probabilities of the prompt all are. */
     const int32_t most = job->score_prompt ? 0 : slot->count - 1;
     int32_t taken = 0;
-    slot->n_kv = slot->branch = 0;
+    slot->n_kv = slot->branch = slot->checkpoint = 0;
     if (!e->keeps_prefixes || job->no_cache) return;
     if (tn_session_prefix_take(e->session, slot_id(e, slot), job->key, slot->tokens, most, &taken) != TN_OK)
         tn_log(TN_LOG_WARN, "slot %d: %s", (int)slot_id(e, slot), tn_error());
-    slot->n_kv = taken;
+    slot->n_kv = slot->checkpoint = taken;
     slot->branch = tn_session_prefix_missed(e->session);
 }
 

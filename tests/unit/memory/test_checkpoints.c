@@ -1,0 +1,120 @@
+/* Checkpoints of windows and recurrent states: a sequence that continues at one computes what a cold one computes,
+ * for every architecture that has them; those of least use make room; a batch that fails leaves none. */
+#include "models/prefix_cases.h"
+
+/* Checkpoints inside micro-batches, at their ends, and in the batch's last token serve texts that branch there. */
+static void check_checkpoints(prefix_case *c) {
+    static const int32_t lengths[] = {9, 32, 50, 51, 90, 0};
+    tn_token a[CONTEXT], branch[CONTEXT];
+    int32_t taken;
+    if (!c->windows && !c->exact) return;
+    make_text(a, CONTEXT, 40);
+    assert_ok(tn_session_prefix_take(c->warm, 0, 0, a, 0, &taken));
+    assert_ok(decode_with(c->warm, 0, a, 0, 90, lengths));
+    compare_cold(c, a, 90, "with checkpoints");
+    /* There are rows for four states: one of five had to go. */
+    assert_int_equal(tn_session_prefix_usage(c->warm).kept, c->exact ? 4 : 5);
+    for (const int32_t *n = lengths; *n; n++) {
+        memcpy(branch, a, sizeof branch);
+        for (int32_t i = *n; i < CONTEXT; i++) branch[i] = a[i] == 5 ? 6 : 5;
+        const int32_t got = begin_sequence(c, 1, 0, branch, *n + 20, "a branch at a checkpoint");
+        if (got != *n && !(c->exact && *n == lengths[0])) fail_msg("%s: %d of %d taken", c->name, got, *n);
+        assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    }
+    assert_ok(decode_from(c->warm, 0, a, 90, 100));
+    compare_cold(c, a, 100, "the sequence itself goes on");
+}
+static void checkpoints_serve_branches(void **state) {
+    (void)state;
+    on_archs(true, check_checkpoints, POOL, KEPT);
+}
+
+/* Every so many tokens, of prompts and of generated tokens; those that served no one go first. */
+static void check_interval(prefix_case *c) {
+    tn_token a[CONTEXT], b[CONTEXT];
+    int32_t taken;
+    if (!c->exact) return;
+    tn_session *without = c->warm;
+    tn_session_params p = prefix_params(POOL, KEPT);
+    p.checkpoint_every = 20;
+    p.n_checkpoints = 8;
+    assert_ok(tn_session_open(c->model, &p, &c->warm));
+    make_text(a, CONTEXT, 41);
+    assert_ok(tn_session_prefix_take(c->warm, 0, 0, a, 0, &taken));
+    assert_ok(decode_from(c->warm, 0, a, 0, 50));
+    for (int32_t i = 50; i < 70; i++) assert_ok(decode_from(c->warm, 0, a, i, i + 1));
+    assert_int_equal(tn_session_prefix_usage(c->warm).kept, 3);
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    assert_int_equal(begin_sequence(c, 0, 0, a, 45, "inside a prompt"), 40);
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    assert_int_equal(begin_sequence(c, 0, 0, a, 65, "generated tokens"), 60);
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    /* Another text's checkpoints, more than there is room for, leave those that were taken. */
+    make_text(b, CONTEXT, 42);
+    assert_ok(tn_session_prefix_take(c->warm, 0, 0, b, 0, &taken));
+    assert_ok(decode_from(c->warm, 0, b, 0, 250));
+    compare_cold(c, b, 250, "more checkpoints than rows");
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    assert_int_equal(begin_sequence(c, 0, 0, a, 65, "taken before"), 60);
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    assert_int_equal(begin_sequence(c, 0, 0, a, 25, "never taken"), 0);
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    assert_int_equal(begin_sequence(c, 0, 0, b, 250, "the last of them"), 240);
+    tn_session_free(c->warm);
+    c->warm = without;
+}
+static void checkpoints_come_at_intervals(void **state) {
+    (void)state;
+    on_archs(true, check_interval, POOL, KEPT);
+}
+
+static int aborts_after = -1;
+static bool abort_now(void *user) {
+    (void)user;
+    return aborts_after >= 0 && aborts_after-- == 0;
+}
+
+/* A batch that is aborted at any time leaves its sequence as it was, and no checkpoint without its state. */
+static void check_aborted(prefix_case *c) {
+    static const int32_t lengths[] = {25, 40, 64, 70, 0};
+    tn_token a[CONTEXT];
+    tn_session *without = c->warm;
+    int32_t taken;
+    if (!c->windows && !c->exact) return;
+    tn_session_params p = prefix_params(POOL, KEPT);
+    p.abort = abort_now;
+    assert_ok(tn_session_open(c->model, &p, &c->warm));
+    make_text(a, CONTEXT, 43);
+    tn_status status = TN_E_ABORTED;
+    for (int at = 0; status == TN_E_ABORTED && at < 2000; at += 7) {
+        assert_ok(tn_session_prefix_take(c->warm, 0, 0, a, 0, &taken));
+        assert_ok(decode_from(c->warm, 0, a, 0, 20));
+        aborts_after = at;
+        status = decode_with(c->warm, 0, a, 20, 80, lengths);
+        aborts_after = -1;
+        if (status != TN_E_ABORTED) break;
+        for (const int32_t *n = lengths; *n; n++) { /* what an earlier micro-batch has left is right */
+            (void)begin_sequence(c, 1, 0, a, *n + 1, "after an aborted batch");
+            assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+        }
+        assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+        tn_session_prefix_clear(c->warm);
+    }
+    assert_ok(status);
+    compare_cold(c, a, 80, "in the end");
+    tn_session_free(c->warm);
+    c->warm = without;
+}
+static void aborted_batches_leave_no_checkpoints(void **state) {
+    (void)state;
+    on_archs(true, check_aborted, POOL, KEPT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checkpoints_serve_branches),
+        cmocka_unit_test(checkpoints_come_at_intervals),
+        cmocka_unit_test(aborted_batches_leave_no_checkpoints),
+    };
+    return cmocka_run_group_tests(tests, make_prefix_path, remove_prefix_path);
+}
