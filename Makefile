@@ -54,6 +54,7 @@ format: setup-lint ## format all C and CUDA files
 docs: build ## write the generated parts of docs/ again: cli.md, architectures.md, the headers in api.md, the include rules in architecture.md
 	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
 	@$(BUILD)/bin/tenon help --architectures > docs/architectures.md
+	@$(BUILD)/bin/tenon help --flags > docs/flags.md
 	@scripts/api_doc.sh > $(BUILD)/api.md && cp $(BUILD)/api.md docs/api.md
 	@scripts/module_doc.sh > $(BUILD)/architecture.md && cp $(BUILD)/architecture.md docs/architecture.md
 

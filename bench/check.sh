@@ -16,7 +16,7 @@ put() { printf '%s\t%s\t%s\n' "$1" "$2" "$3" >> "$now"; }
 
 level=
 for type in q4_0 q8_0 Q4_K_M bf16; do
-    "$tenon" synth "$work/model.gguf" --shape 100m --type $type > /dev/null
+    "$tenon" synth "$work/model.gguf" --shape 100m --type $type --force > /dev/null
     "$build/bench/model" "$work/model.gguf" prompt=256 generate=32 repeat="${REPEAT:-5}" > "$work/text"
     level=$(sed -n 's/^level \([a-z0-9]*\),.*/\1/p' "$work/text")
     put "prefill $type: share of the f32 peak, %" "$(sed -n 's/^prompt .* \([0-9]*\)% of f32.*/\1/p' "$work/text")" more
@@ -27,7 +27,7 @@ peak=$(sed -n 's/.* f32 \([0-9.]*\) Tflops.*/\1/p' "$work/text")
 # Planned bytes are the same on every machine.
 while read -r name options; do
     # shellcheck disable=SC2086
-    "$tenon" synth "$work/plan.gguf" $options --no-data > /dev/null
+    "$tenon" synth "$work/plan.gguf" $options --no-data --force > /dev/null
     "$tenon" plan "$work/plan.gguf" -c 8192 -dev sim:64G --json > "$work/plan.json"
     put "compute memory $name, KiB" "$(awk -F'[:,]' '/"compute"/ { s += $2 } END { printf "%d", s / 1024 }' "$work/plan.json")" less
     put "plan over lower bound $name" "$(awk -F'[:,]' '/"compute"/ { s += $2 } /"lower_bound"/ { b += $2 } END { printf "%.4f", b ? s / b : 0 }' "$work/plan.json")" less

@@ -17,14 +17,14 @@ section() { # name command…
 models() {
     local type
     for type in q4_0 q8_0 Q4_K_M bf16; do
-        "$build/bin/tenon" synth "$work/model.gguf" --shape "${SHAPE:-1b}" --type $type > /dev/null || return 1
+        "$build/bin/tenon" synth "$work/model.gguf" --shape "${SHAPE:-1b}" --type $type --force > /dev/null || return 1
         echo "-- ${SHAPE:-1b} $type"
         "$build/bench/model" "$work/model.gguf" prompt=512 generate=32 || return 1
     done
 }
 gpu() {
     "$build/bin/tenon" devices | grep -q '^cuda' || { echo "no GPU here"; return 0; }
-    "$build/bin/tenon" synth "$work/model.gguf" --shape 8b --type Q4_K_M > /dev/null && "$build/bench/gpu" "$work/model.gguf"
+    "$build/bin/tenon" synth "$work/model.gguf" --shape 8b --type Q4_K_M --force > /dev/null && "$build/bench/gpu" "$work/model.gguf"
 }
 cat /proc/loadavg
 section machine "$build/bench/matmul" seconds=0.1

@@ -39,10 +39,12 @@ static tn_status read_part(void *user, uint64_t offset, void *out, size_t size) 
 
 static tn_status open_input_part(tn__gguf_part *part) {
     struct stat info;
-    part->fd = open(part->path, O_RDONLY | O_CLOEXEC);
+    part->fd = open(part->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block: it is refused below */
     if (part->fd < 0) return tn_fail(TN_E_IO, "%s: %s", part->path, strerror(errno));
     if (fstat(part->fd, &info) != 0) return tn_fail(TN_E_IO, "%s: %s", part->path, strerror(errno));
+    if (S_ISDIR(info.st_mode)) return tn_fail(TN_E_IO, "%s: this is a folder, not a file", part->path);
     if (!S_ISREG(info.st_mode)) return tn_fail(TN_E_IO, "%s: not a regular file", part->path);
+    if (info.st_size == 0) return tn_fail(TN_E_FORMAT, "%s: the file is empty, not a GGUF model", part->path);
     part->size = (uint64_t)info.st_size;
     part->modified = info.st_mtim;
     return TN_OK;

@@ -9,6 +9,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export PATH=$build/bin:$PATH HOME=$work
 unset TENON_MODEL
+export TENON_FORCE=1 # examples use each other's file names
 failures=0
 
 tiny=layers=2,width=64,heads=2,kv=2,head=32,ffn=256,vocab=2000,ctx=8192

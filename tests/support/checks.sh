@@ -1,6 +1,7 @@
 # Helpers of the shell tests, to be sourced. $1 is the build folder. Sets build, tenon (the program), golden (the folder of
 # golden data, which may not exist) and work (a temporary folder); a test ends with finish.
 set -u
+export TENON_FORCE=1 # outputs may replace those of an earlier step; tests/commands/outputs.sh is about --force
 build=$1
 tenon=$build/bin/tenon
 golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-../shared/golden}}

@@ -12,7 +12,7 @@ passed=0 failed=0
 for folder in "$golden"/*/; do
     name=$(basename "$folder")
     [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
-    if text=$("$build/bin/tenon" convert "$folder" "$work/model.gguf" --type f32 2>&1) &&
+    if text=$("$build/bin/tenon" convert "$folder" "$work/model.gguf" --type f32 --force 2>&1) &&
         text=$(TENON_ZOO_BAR=${TENON_ZOO_BAR:-1e-5} "$build/tests/zoo" "$work/model.gguf" "$folder/logits.bin" ${MODES:-batch} 2>&1); then
         passed=$((passed + 1))
     else

@@ -17,17 +17,48 @@ static int apply_common_options(const struct args *args) {
     if (!args_flag(args, "color")) term_no_colour();
     const char *path = args_text(args, "log-file");
     bool verbose = args_flag(args, "verbose");
-    if (path && !(log_file = fopen(path, "w"))) return fail("cannot write the log to %s: %m", path);
+    static const tn_log_level levels[] = {TN_LOG_OFF, TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG};
+    tn_log_level level = verbose ? TN_LOG_DEBUG : path ? TN_LOG_INFO : TN_LOG_WARN;
+    if (args_given(args, "verbosity")) {
+        const int64_t n = args_int(args, "verbosity");
+        level = levels[n < 4 ? n : 4];
+    }
+    if (args_flag(args, "log-disable")) level = TN_LOG_OFF;
+    if (path && !(log_file = fopen(path, "a+"))) return fail("cannot write the log to %s: %m", path);
+    char magic[4] = "";
+    if (path && fread(magic, 1, sizeof magic, log_file) == sizeof magic && memcmp(magic, "GGUF", 4) == 0) {
+        fclose(log_file);
+        log_file = NULL;
+        return fail("%s is a model: give another file for the log", path);
+    }
     if (path)
-        tn_log_set(log_to_file, log_file, verbose ? TN_LOG_DEBUG : TN_LOG_INFO);
-    else if (verbose)
-        tn_log_set(NULL, NULL, TN_LOG_DEBUG);
+        tn_log_set(log_to_file, log_file, level);
+    else if (verbose || args_given(args, "verbosity") || args_flag(args, "log-disable"))
+        tn_log_set(NULL, NULL, level);
     return EXIT_OK;
+}
+
+static int parse_and_run(const struct command *command, int argc, char **argv);
+
+/* Runs a command line such as "help --completion bash", which an option of llama.cpp stands for. */
+static int run_instead(const char *line) {
+    enum { MOST_WORDS = 8 };
+    char text[128], *words[MOST_WORDS + 1] = {NULL}, *rest = NULL;
+    int count = 0;
+    snprintf(text, sizeof text, "%s", line);
+    for (char *word = strtok_r(text, " ", &rest); word && count < MOST_WORDS; word = strtok_r(NULL, " ", &rest))
+        words[count++] = word;
+    return parse_and_run(command_find(words[0]), count, words);
 }
 
 static int parse_and_run(const struct command *command, int argc, char **argv) {
     struct args args;
     int code = args_parse(command, argc, argv, &args);
+    if (code == EXIT_OK && args.instead) {
+        const char *instead = args.instead;
+        args_free(&args);
+        return run_instead(instead);
+    }
     if (code == EXIT_OK) code = apply_common_options(&args);
     if (code == EXIT_OK) {
         if (args_flag(&args, "help"))

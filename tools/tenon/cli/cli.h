@@ -10,7 +10,7 @@
 /* ---- Tables ---- */
 
 enum option_kind {
-    OPTION_FLAG,   /* --name, and --no-name to turn it off again */
+    OPTION_FLAG,   /* --name, and --no-name to turn it off again; with `value`, on, off or auto may follow */
     OPTION_TEXT,   /* any text; `choices`, when given, limits it */
     OPTION_INT,    /* a whole number within [min, max] when min < max */
     OPTION_REAL,   /* a finite number within [min, max] when min < max */
@@ -23,13 +23,15 @@ struct option {
     const char *name;     /* long name without dashes; NULL ends the table */
     const char *letter;   /* short name without its dash, may be several letters: "n", "ngl" */
     const char *aliases;  /* further spellings with their dashes, separated by spaces: "--n-gpu-layers -nl" */
-    const char *value;    /* what the value is called in help: "N", "FILE"; NULL for flags */
+    const char *value;    /* what the value is called in help: "N", "FILE"; usually NULL for flags */
     const char *help;     /* one sentence without a full stop */
     const char *fallback; /* the value when nothing is given; flags: "on" or NULL */
     const char *choices;  /* accepted texts, separated by spaces; also completed by the shell */
     const char *env; /* environment variables that set it; the first one set wins: "TENON_CTX LLAMA_ARG_CTX_SIZE" */
     enum option_kind kind;
-    bool repeats; /* may be given several times and keeps all values; otherwise the last one wins */
+    const char *off;   /* flags: further spellings, with their dashes, that turn it off: "-nr" */
+    const char *words; /* OPTION_INT: words for numbers, "all=1048576 auto=-1" */
+    bool repeats;      /* may be given several times and keeps all values; otherwise the last one wins */
     double min, max;
 };
 
@@ -67,7 +69,7 @@ extern const struct command *const command_table[];
 #define OPTION_THREADS                                                                                               \
     {                                                                                                                \
         .name = "threads", .letter = "t", .value = "N", .kind = OPTION_INT, .min = 0, .max = 4096, .fallback = "0",  \
-        .help = "CPU threads, 0 for one per core", .env = "TENON_THREADS LLAMA_ARG_THREADS"                          \
+        .words = "-1=0", .help = "CPU threads, 0 or -1 for one per core", .env = "TENON_THREADS LLAMA_ARG_THREADS"   \
     }
 #define OPTION_OUTPUT                                                                                                \
     { .name = "output", .letter = "o", .value = "FILE", .kind = OPTION_TEXT, .help = "write to FILE" }
@@ -78,6 +80,7 @@ struct args {
     const struct command *command;
     int count;                 /* positional arguments */
     const char *const *values; /* …and their texts */
+    const char *instead;       /* a command line to run instead of this one, or NULL */
     struct args_state *state;
 };
 
@@ -101,10 +104,13 @@ void *args_keep(const struct args *args, const void *bytes, size_t size);
  * point into argv, the environment and the tables. */
 int args_parse(const struct command *command, int argc, char **argv, struct args *out);
 void args_free(struct args *args);
+bool command_has_option(const struct command *command, const char *spelling); /* with its dashes */
 
 bool parse_size(const char *text, uint64_t *bytes);
 /* True when a value does not suit the option; `why` then says what is wrong. */
 bool option_value_wrong(const struct option *option, const char *text, char *why, size_t size);
+/* The number that a valid text of an OPTION_INT means. */
+int64_t option_int(const struct option *option, const char *text);
 bool parse_seconds(const char *text, double *seconds);
 
 /* Calls `visit` for every option of a command: its own, then its groups', then those of all commands. */

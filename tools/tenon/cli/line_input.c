@@ -190,12 +190,13 @@ static bool open_editor(struct line_reader *reader) {
     return true;
 }
 
-struct line_reader *line_open(const char *const *words) {
+struct line_reader *line_open(const char *const *words, bool plain) {
     struct line_reader *reader = calloc(1, sizeof *reader);
     const char *terminal = getenv("TERM");
     if (!reader) return NULL;
     reader->words = words;
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || !terminal || strcmp(terminal, "dumb") == 0) return reader;
+    if (plain || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || !terminal || strcmp(terminal, "dumb") == 0)
+        return reader;
     if (open_editor(reader)) return reader;
     line_close(reader);
     return NULL;

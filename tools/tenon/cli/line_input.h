@@ -11,7 +11,7 @@ struct line_reader;
 
 /* The tab key completes `words` at the start of a line; the list ends with NULL and stays the caller's. The history
  * is kept in the user's state folder. NULL without memory. Only one reader may be open at a time. */
-struct line_reader *line_open(const char *const *words);
+struct line_reader *line_open(const char *const *words, bool plain);
 void line_close(struct line_reader *reader);
 bool line_is_terminal(const struct line_reader *reader);
 

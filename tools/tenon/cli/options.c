@@ -1,16 +1,19 @@
 /* The option parser: command line and environment against a command's option tables. */
 #include "cli/cli.h"
+#include "cli/peer_flags.h"
 #include "cli/term.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct option common[] = {
-    {.name = "help", .letter = "h", .help = "show this help", .kind = OPTION_FLAG},
+    {.name = "help", .letter = "h", .aliases = "--usage", .help = "show this help", .kind = OPTION_FLAG},
     {.name = "verbose",
      .letter = "v",
+     .aliases = "--log-verbose",
      .help = "log each step in detail",
      .kind = OPTION_FLAG,
      .env = "LLAMA_ARG_VERBOSE"},
@@ -19,7 +22,19 @@ static const struct option common[] = {
      .help = "write the log to FILE instead of standard error",
      .kind = OPTION_TEXT,
      .env = "TENON_LOG_FILE LLAMA_ARG_LOG_FILE"},
+    {.name = "verbosity",
+     .letter = "lv",
+     .aliases = "--log-verbosity",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 1000,
+     .help = "what is logged: 0 nothing, 1 errors, 2 also warnings, 3 also information, 4 each step",
+     .env = "LLAMA_ARG_LOG_VERBOSITY"},
+    {.name = "log-disable", .kind = OPTION_FLAG, .help = "log nothing"},
     {.name = "color",
+     .letter = "co",
+     .value = "[on|off|auto]",
      .help = "colour on terminals (NO_COLOR turns it off too)",
      .kind = OPTION_FLAG,
      .fallback = "on"},
@@ -65,17 +80,31 @@ static bool in_list(const char *list, const char *word, size_t length) {
 }
 
 static bool parse_flag(const char *text, bool *value) {
-    static const char *yes = "on true yes enabled 1", *no = "off false no disabled 0";
+    static const char *yes = "on true yes enabled 1 auto", *no = "off false no disabled 0";
     *value = in_list(yes, text, strlen(text));
     return *value || in_list(no, text, strlen(text));
 }
 
-static bool parse_int_value(const char *text, int64_t *value) {
+/* A whole number, or one of the option's words for numbers. */
+static bool parse_int_value(const struct option *option, const char *text, int64_t *value) {
     char *end;
     errno = 0;
+    for (const char *word = option->words; word && *word; word += strcspn(word, " "), word += strspn(word, " ")) {
+        const size_t length = strcspn(word, "=");
+        if (strlen(text) == length && strncasecmp(word, text, length) == 0) text = word + length + 1;
+        if (text == word + length + 1) {
+            *value = strtoll(text, NULL, 10);
+            return true;
+        }
+    }
     long long parsed = strtoll(text, &end, 10);
     *value = parsed;
     return errno == 0 && end != text && *end == '\0';
+}
+
+int64_t option_int(const struct option *option, const char *text) {
+    int64_t value = 0;
+    return parse_int_value(option, text, &value) ? value : 0;
 }
 
 static bool parse_real_value(const char *text, double *value) {
@@ -133,7 +162,7 @@ bool option_value_wrong(const struct option *option, const char *text, char *why
     case OPTION_FLAG: expected = parse_flag(text, &flag) ? NULL : "on or off"; break;
     case OPTION_TEXT: break;
     case OPTION_INT:
-        expected = parse_int_value(text, &whole) ? NULL : "a whole number";
+        expected = parse_int_value(option, text, &whole) ? NULL : "a whole number";
         real = (double)whole;
         break;
     case OPTION_REAL: expected = parse_real_value(text, &real) ? NULL : "a number"; break;
@@ -191,13 +220,25 @@ static void match_visit(void *user, const struct option_group *group, const stru
         m->option = option;
         m->negated = true;
     }
-    if (!m->option && in_list(option->aliases, word, m->length)) m->option = option;
+    if (m->option) return;
+    char positive[64] = "";
+    if (option->kind == OPTION_FLAG && m->length > 5 && m->length < sizeof positive && memcmp(word, "--no-", 5) == 0)
+        snprintf(positive, sizeof positive, "--%.*s", (int)m->length - 5, word + 5);
+    if (in_list(option->aliases, word, m->length))
+        m->option = option;
+    else if (in_list(option->off, word, m->length) ||
+             (*positive && in_list(option->aliases, positive, m->length - 3)))
+        *m = (struct option_match){word, m->length, option, true};
 }
 
 static struct option_match match_option(const struct command *command, const char *word) {
     struct option_match m = {.word = word, .length = strcspn(word, "=")};
     if (m.length > 1) options_visit(command, match_visit, &m);
     return m;
+}
+
+bool command_has_option(const struct command *command, const char *spelling) {
+    return match_option(command, spelling).option != NULL;
 }
 
 /* ---- Parsing ---- */
@@ -263,13 +304,19 @@ static int parse_words(struct args *args, int argc, char **argv, const char **va
             continue;
         }
         struct option_match m = match_option(command, word);
-        if (!m.option) return unknown_option(args, word);
+        if (!m.option) {
+            int code = peer_option(args, argc, argv, &i, &args->instead);
+            if (code > 0) return code;
+            if (code < 0) return unknown_option(args, word);
+            continue;
+        }
         const char *text = word[m.length] == '=' ? word + m.length + 1 : NULL;
         if (m.option->kind == OPTION_FLAG) {
             bool on = true;
+            if (!text && m.option->value && i + 1 < argc && parse_flag(argv[i + 1], &on)) text = argv[++i];
             if (text && !parse_flag(text, &on))
                 return fail_usage(args, "%.*s takes on or off, not \"%s\"", (int)m.length, word, text);
-            text = on != m.negated ? "on" : "off";
+            if (!text || strcmp(text, "auto") != 0) text = on != m.negated ? "on" : "off";
         } else if (!text) {
             /* An option where a value should be is far more often a mistake than the value. */
             bool missing = i + 1 == argc || (!looks_like_number(argv[i + 1]) && argv[i + 1][0] == '-' &&
@@ -297,7 +344,8 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
     options_visit(command, env_visit, &pass);
     int code =
         pass.failed ? (command->usage_exit ? command->usage_exit : EXIT_USAGE) : parse_words(out, argc, argv, values);
-    if (code != 0 || args_flag(out, "help")) return code;
+    if (code == 0) code = peer_variables(out);
+    if (code != 0 || out->instead || args_flag(out, "help")) return code;
     if (out->count < command->min_arguments)
         return fail_usage(out, "missing argument: tenon %s %s", command->name, command->arguments);
     if (command->max_arguments >= 0 && out->count > command->max_arguments)
@@ -375,7 +423,7 @@ bool args_flag(const struct args *args, const char *name) {
 int64_t args_int(const struct args *args, const char *name) {
     const char *text = args_text(args, name);
     int64_t value = 0;
-    return text && parse_int_value(text, &value) ? value : 0;
+    return text && parse_int_value(lookup(args, name), text, &value) ? value : 0;
 }
 
 double args_real(const struct args *args, const char *name) {

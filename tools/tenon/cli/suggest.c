@@ -56,8 +56,20 @@ struct option_search {
     size_t size;
 };
 
+/* Edits between two spellings of options; -1 for too many. Dashes and "no-" must be the same in both, and do not
+ * count as letters in common: "--no-mmap" is not near "--no-help". */
+static int option_distance(const char *word, const char *spelling) {
+    size_t same = word[0] == '-' && word[1] == '-' ? (strncmp(word, "--no-", 5) == 0 ? 5 : 2) : 1;
+    if (strncmp(word, spelling, same) != 0) return -1;
+    const char *a = word + same, *b = spelling + same;
+    const size_t length = strlen(a);
+    if (length >= 4 && strncmp(a, b, length) == 0) return 0;
+    int distance = edit_distance(a, b);
+    return length >= 3 && distance <= (length < 6 ? 1 : 2) ? distance : -1;
+}
+
 static void consider_spelling(struct option_search *s, const char *spelling) {
-    int distance = typo_distance(s->word, spelling);
+    int distance = option_distance(s->word, spelling);
     if (distance < 0 || distance >= s->distance) return;
     s->distance = distance;
     snprintf(s->out, s->size, "%s", spelling);
@@ -68,7 +80,7 @@ static void consider_option(void *user, const struct option_group *group, const 
     char spelling[MAX_WORD];
     snprintf(spelling, sizeof spelling, "--%s", option->name);
     consider_spelling(user, spelling);
-    if (option->kind == OPTION_FLAG) {
+    if (option->kind == OPTION_FLAG && option->fallback) {
         snprintf(spelling, sizeof spelling, "--no-%s", option->name);
         consider_spelling(user, spelling);
     }

@@ -13,4 +13,12 @@ int read_text_file(const char *path, char **text, size_t *size);
  * was given. The caller frees it with free(). Returns an exit code. */
 int read_text_option(const struct args *args, const char *name, const char *file_name, char **text);
 
+/* Standard input where it is a pipe or a file, without its last line end; *text is NULL where it is a terminal, a
+ * device or empty. A line on standard error says so when nothing comes for a second. Returns an exit code. */
+int read_piped_input(char **text, size_t *size);
+/* Drops one line end at the end. */
+void drop_last_newline(char *text, size_t *size);
+/* Replaces \n, \t, \r, \xHH, and a backslash before a quote or a backslash, by what they stand for, in place. */
+void replace_escapes(char *text, size_t *size);
+
 #endif

@@ -2,6 +2,7 @@
  * that decode reaches. */
 #include "cli/json_output.h"
 #include "cli/term.h"
+#include "engine/load_options.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/speed_cache.h"
@@ -379,6 +380,7 @@ static int run_bench(const struct args *args) {
     int code = session_params_from(args, &params);
     if (code) return code;
     params.n_ctx = b.depth + (b.prompt > b.generate ? b.prompt : b.generate);
+    if (args_int(args, "ctx") > params.n_ctx) params.n_ctx = (int32_t)args_int(args, "ctx");
     if (b.sequences > 1) {
         int64_t each = ((int64_t)b.prompt + b.generate + 63) / 64 * 64, all = each * b.sequences;
         if (all > 1 << 30) return fail_usage(args, "%lld tokens of all sequences are too many", (long long)all);
@@ -443,7 +445,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, NULL};
 
 const struct command command_bench = {
     .name = "bench",

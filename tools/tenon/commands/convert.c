@@ -2,6 +2,7 @@
 #include "convert/convert.h"
 #include "cli/cli.h"
 #include "cli/term.h"
+#include "files/output_file.h"
 #include "files/quant_mix.h"
 #include "files/tensor_writer.h"
 
@@ -117,6 +118,9 @@ static int run_convert(const struct args *args) {
     struct conversion c = {0};
     char bytes[HUMAN_SIZE], count[HUMAN_SIZE];
     double parameters = 0;
+    const bool force = args_flag(args, "force"), split = args_size(args, "max-size") > 0;
+    int code = split ? check_split_output(args->values[1], force) : check_output(args->values[1], force, NULL, 0);
+    if (code) return code;
     tn_status status = convert_model(&c, args);
     if (status == TN_OK) {
         if (c.weights) hf_weights_report(c.weights);
@@ -148,6 +152,7 @@ static const struct option options[] = {
      .kind = OPTION_SIZE,
      .help = "split the result into files of at most this size"},
     OPTION_THREADS,
+    OPTION_FORCE,
     {0},
 };
 

@@ -1,5 +1,6 @@
 /* tenon embed: embedding vectors of texts. */
 #include "cli/text_input.h"
+#include "engine/load_options.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 
@@ -174,7 +175,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, NULL};
 
 const struct command command_embed = {
     .name = "embed",

@@ -1,5 +1,6 @@
 /* tenon help: the list of commands, the help of one command, and the documents made from the command table. */
 #include "cli/cli.h"
+#include "cli/peer_flags.h"
 
 #include "tenon/arch.h"
 
@@ -50,6 +51,10 @@ static int run_help(const struct args *args) {
         help_man(stdout);
     else if (args_flag(args, "architectures"))
         print_architectures();
+    else if (args_flag(args, "flags"))
+        help_flags(stdout);
+    else if (args_flag(args, "flags-tsv"))
+        help_flags_tsv(stdout);
     else if (args->count == 0)
         help_commands(stdout);
     else {
@@ -69,6 +74,8 @@ static const struct option options[] = {
     {.name = "architectures",
      .help = "list the model architectures and their Hugging Face classes",
      .kind = OPTION_FLAG},
+    {.name = "flags", .help = "list llama.cpp's options and what happens to each, in Markdown", .kind = OPTION_FLAG},
+    {.name = "flags-tsv", .help = "the same, separated by tabs", .kind = OPTION_FLAG},
     {.name = "completion",
      .value = "SHELL",
      .choices = "bash zsh fish",

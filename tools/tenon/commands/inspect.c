@@ -273,15 +273,20 @@ static int inspect_tensor(const struct args *args, const tn_gguf *file) {
     const char *name = args_text(args, "tensor"), *path = args_text(args, "out");
     const tn_gguf_tensor *t = tn_gguf_find_tensor(file, name);
     if (!t) return fail("%s: no tensor \"%s\"; --tensors lists them", tn_gguf_path(file), name);
-    FILE *out = path ? fopen(path, "wb") : NULL;
+    struct output_file to = {0};
+    const char *inputs[] = {tn_gguf_path(file)};
+    int code = path ? output_open(&to, path, args_flag(args, "force"), inputs, 1) : EXIT_OK;
+    if (code) return code;
+    FILE *out = path ? fopen(to.path, "wb") : NULL;
     if (path && !out) return fail("%s: %m", path);
     struct statistics s = {0};
     tn_status status = convert_tensor(file, t, out, &s);
     if (out && fclose(out) != 0 && status == TN_OK) status = tn_fail(TN_E_IO, "cannot write: %m");
     if (status != TN_OK) {
-        if (path) remove_partial(path);
+        if (path) output_close(&to, false);
         return fail_status(status, "%s", path ? path : name);
     }
+    if (path && (code = output_close(&to, true))) return code;
     char shape[128], bytes[HUMAN_SIZE];
     printf("%s  %s  %s  %s\n", name, tn_type_name(t->type), show_shape(shape, sizeof shape, t->n_dims, t->ne),
            human_bytes(bytes, t->size));
@@ -334,6 +339,7 @@ static const struct option options[] = {
     {.name = "tensors", .help = "also list all tensors with type, shape, size and file offset", .kind = OPTION_FLAG},
     {.name = "key", .value = "K", .kind = OPTION_TEXT, .help = "print only the value of this metadata key, in full"},
     {.name = "tensor", .value = "NAME", .kind = OPTION_TEXT, .help = "print statistics of one tensor"},
+    OPTION_FORCE,
     {.name = "out",
      .value = "FILE",
      .kind = OPTION_TEXT,

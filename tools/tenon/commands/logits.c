@@ -41,6 +41,7 @@ static int run_logits(const struct args *args) {
     tn_model *model = NULL;
     tn_session *session = NULL;
     FILE *out = NULL;
+    struct output_file to = {0};
     tn_status status;
     int code = parse_tokens(text ? text : list, &tokens);
     free(text);
@@ -64,7 +65,8 @@ static int run_logits(const struct args *args) {
         code = fail_status(status, "%s", "");
         goto out;
     }
-    out = fopen(path, "wb");
+    if ((code = output_open(&to, path, args_flag(args, "force"), args->values, 1))) goto out;
+    out = fopen(to.path, "wb");
     if (!out) {
         code = fail("cannot write %s", path);
         goto out;
@@ -73,7 +75,7 @@ static int run_logits(const struct args *args) {
     if (status != TN_OK) code = fail_status(status, "%s", "");
 out:
     if (out && fclose(out) != 0 && !code) code = fail("cannot write %s", path);
-    if (code && out) remove_partial(path);
+    if (out && output_close(&to, !code) && !code) code = EXIT_ERROR;
     tn_session_free(session);
     tn_model_close(model);
     tn_tokens_free(&tokens);
@@ -81,6 +83,7 @@ out:
 }
 
 static const struct option options[] = {
+    OPTION_FORCE,
     {.name = "tokens",
      .value = "LIST",
      .kind = OPTION_TEXT,

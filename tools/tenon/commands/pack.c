@@ -34,13 +34,16 @@ static int print_conflict(const tn_pack_table *t, const tn_pack_result *r, uint6
     return EXIT_INFEASIBLE;
 }
 
-static int write_pack_svg(const char *path, const char *text) {
-    FILE *file = fopen(path, "w");
+static int write_pack_svg(const struct args *args, const char *path, const char *text) {
+    struct output_file to;
+    int code = output_open(&to, path, args_flag(args, "force"), args->values, 1);
+    if (code) return code;
+    FILE *file = fopen(to.path, "w");
     if (!file) return fail("cannot write %s: %s", path, strerror(errno));
     bool written = fputs(text, file) >= 0;
-    if (fclose(file) == 0 && written) return EXIT_OK;
-    int code = fail("cannot write %s: %s", path, strerror(errno));
-    remove_partial(path);
+    if (fclose(file) == 0 && written) return output_close(&to, true);
+    code = fail("cannot write %s: %s", path, strerror(errno));
+    output_close(&to, false);
     return code;
 }
 
@@ -56,7 +59,7 @@ static int write_results(const struct args *args, const tn_pack_table *t, const 
     const char *slash = strrchr(args->values[0], '/');
     status = tn_pack_svg(t->items, ids, r, slash ? slash + 1 : args->values[0], &text);
     if (status != TN_OK) return fail_status(status, "pack");
-    int code = write_pack_svg(path, text);
+    int code = write_pack_svg(args, path, text);
     tn_free(text);
     return code;
 }
@@ -135,6 +138,7 @@ static const struct option options[] = {
      .value = "SIZE",
      .kind = OPTION_SIZE,
      .help = "divide the memory into chunks of at most SIZE bytes; no item spans two chunks"},
+    OPTION_FORCE,
     {.name = "svg",
      .value = "FILE",
      .kind = OPTION_TEXT,

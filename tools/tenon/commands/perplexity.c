@@ -1,6 +1,7 @@
 /* tenon perplexity: how well a model predicts a text. */
 #include "cli/term.h"
 #include "cli/text_input.h"
+#include "engine/load_options.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 
@@ -143,7 +144,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, NULL};
 
 const struct command command_perplexity = {
     .name = "perplexity",

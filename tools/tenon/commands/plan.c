@@ -2,6 +2,7 @@
 #include "cli/json_output.h"
 #include "cli/term.h"
 #include "engine/budget_options.h"
+#include "engine/load_options.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/serving_params.h"
@@ -17,6 +18,7 @@ enum { EXIT_TOO_BIG = 3, SERVE_SLOTS = 4 /* the default of tenon serve */ };
 
 struct plan_subject {
     const char *path;
+    bool force; /* outputs replace existing files */
     tn_model *model;
     tn_model_info info;
     tn_session_params params;
@@ -186,11 +188,19 @@ static int draw_graph_plan(const struct plan_subject *s, bool prefill, size_t de
     return status == TN_OK ? EXIT_OK : fail_status(status, "cannot draw the plan");
 }
 
-static int close_file(FILE *out, const char *path) {
+/* A file to write; NULL after a message. */
+static FILE *open_picture(const struct plan_subject *s, const char *path, struct output_file *to) {
+    if (output_open(to, path, s->force, &s->path, 1)) return NULL;
+    FILE *out = fopen(to->path, "w");
+    if (!out) fail("cannot write %s", path);
+    return out;
+}
+
+static int close_picture(FILE *out, const struct output_file *to, bool complete) {
     bool bad = ferror(out);
-    if (fclose(out) == 0 && !bad) return EXIT_OK;
-    remove_partial(path);
-    return fail("cannot write %s", path);
+    if (fclose(out) == 0 && !bad) return output_close(to, complete);
+    output_close(to, false);
+    return fail("cannot write %s", to->target);
 }
 
 /* The prefill plan of the device with the largest compute buffer. */
@@ -201,10 +211,11 @@ static int write_plan_svg(const struct plan_subject *s, const char *path) {
     char *svg;
     int code = draw_graph_plan(s, true, device, &svg);
     if (code) return code;
-    FILE *out = fopen(path, "w");
+    struct output_file to;
+    FILE *out = open_picture(s, path, &to);
     if (out) fputs(svg, out);
     tn_free(svg);
-    return out ? close_file(out, path) : fail("cannot write %s", path);
+    return out ? close_picture(out, &to, true) : EXIT_ERROR;
 }
 
 static void write_html_text(FILE *out, const char *text) {
@@ -220,8 +231,9 @@ static void write_html_text(FILE *out, const char *text) {
 
 /* The whole report in one self-contained file. */
 static int write_html(const struct plan_subject *s, const char *path) {
-    FILE *out = fopen(path, "w");
-    if (!out) return fail("cannot write %s", path);
+    struct output_file to;
+    FILE *out = open_picture(s, path, &to);
+    if (!out) return EXIT_ERROR;
     fputs(
         "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Memory plan</title>\n"
         "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}"
@@ -260,8 +272,7 @@ static int write_html(const struct plan_subject *s, const char *path) {
             tn_free(svg);
         }
     }
-    int closed = close_file(out, path);
-    if (code) remove_partial(path);
+    int closed = close_picture(out, &to, !code);
     return code ? code : closed;
 }
 
@@ -300,7 +311,7 @@ static int make_plan(const struct args *args, struct plan_subject *s) {
 
 static int run_plan(const struct args *args) {
     char buffer[4096];
-    struct plan_subject s = {.path = find_model(args, buffer, sizeof buffer)};
+    struct plan_subject s = {.path = find_model(args, buffer, sizeof buffer), .force = args_flag(args, "force")};
     if (!s.path) return EXIT_ERROR;
     int code = session_params_from(args, &s.params);
     if (code) return code;
@@ -310,7 +321,8 @@ static int run_plan(const struct args *args) {
         serving_params(&s.params, n_slots, args);
     }
     s.params.embeddings = args_flag(args, "embeddings");
-    tn_status status = tn_model_open(s.path, NULL, &s.model);
+    const tn_model_params model_params = model_params_from(args);
+    tn_status status = tn_model_open(s.path, &model_params, &s.model);
     if (status != TN_OK) return fail_status(status, "%s", "");
     s.info = tn_model_get_info(s.model);
     s.context_open = s.params.n_ctx == 0 && !s.params.n_budgets;
@@ -349,6 +361,7 @@ static int run_plan(const struct args *args) {
         if (status != TN_OK) code = fail_status(status, "%s", s.path);
     }
     const char *save = args_text(args, "save"), *svg = args_text(args, "svg"), *html = args_text(args, "html");
+    if (!code && save) code = check_output(save, s.force, &s.path, 1);
     if (!code && save && (status = tn_session_plan_save(s.plan, save)) != TN_OK)
         code = fail_status(status, "%s", s.path);
     fflush(stdout); /* keeps the order when both streams go to one file */
@@ -380,6 +393,7 @@ static const struct option options[] = {
     {.name = "serve", .kind = OPTION_FLAG, .help = "plan for tenon serve, with -np slots (default 4)"},
     OPTION_CACHE_PREFIXES,
     OPTIONS_CHECKPOINTS,
+    OPTION_FORCE,
     {.name = "save",
      .value = "FILE",
      .kind = OPTION_TEXT,
@@ -407,7 +421,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, NULL};
 
 const struct command command_plan = {
     .name = "plan",

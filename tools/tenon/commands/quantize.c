@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/term.h"
 #include "files/importance.h"
+#include "files/output_file.h"
 #include "files/quant_mix.h"
 #include "files/tensor_writer.h"
 #include "tenon/gguf.h"
@@ -188,7 +189,9 @@ static int run_quantize(const struct args *args) {
     struct type_override overrides[64];
     tn_gguf *file = NULL;
     tn_status status = TN_OK;
-    int code = EXIT_OK;
+    const char *inputs[] = {args->values[0], args_text(args, "importance")};
+    int code = check_output(args->values[1], args_flag(args, "force"), inputs, 2);
+    if (code) return code;
     q.overrides = overrides;
     if (args_repeats(args, "tensor-type") > 64) return fail_usage(args, "--tensor-type was given more than 64 times");
     while (status == TN_OK && q.override_count < args_repeats(args, "tensor-type")) {
@@ -213,6 +216,7 @@ static int run_quantize(const struct args *args) {
 
 static const struct option options[] = {
     OPTION_THREADS,
+    OPTION_FORCE,
     {.name = "keep-output", .help = "keep the type of the output matrix", .kind = OPTION_FLAG},
     {.name = "tensor-type",
      .value = "REGEX=TYPE",

@@ -1,14 +1,15 @@
 /* tenon run: continue a text. */
+#include "chat/conversation.h"
 #include "cli/term.h"
 #include "cli/text_buffer.h"
 #include "cli/text_input.h"
 #include "engine/context_shift.h"
+#include "engine/load_options.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/sampling.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,33 @@ struct run_output {
     bool keep;
     tn_text text;
 };
+
+/* Whether the text now ends with, or has just passed, a string of --reverse-prompt. */
+struct reverse_prompts {
+    const struct args *args;
+    char tail[1024];
+    size_t length;
+};
+
+static bool reverse_prompt_reached(struct reverse_prompts *r, const char *text) {
+    const size_t n = strlen(text), most = sizeof r->tail - 1;
+    const int count = args_repeats(r->args, "reverse-prompt");
+    if (!count || !n) return false;
+    if (n >= most) return strstr(text, args_text_at(r->args, "reverse-prompt", 0)) != NULL;
+    if (r->length + n > most) {
+        const size_t drop = r->length + n - most;
+        memmove(r->tail, r->tail + drop, r->length - drop);
+        r->length -= drop;
+    }
+    memcpy(r->tail + r->length, text, n + 1);
+    r->length += n;
+    for (int i = 0; i < count; i++) {
+        const char *wanted = args_text_at(r->args, "reverse-prompt", i);
+        const size_t size = strlen(wanted) + n; /* it ends within the new text */
+        if (size > n && strstr(r->tail + (r->length > size ? r->length - size : 0), wanted)) return true;
+    }
+    return false;
+}
 
 static tn_status output_text(struct run_output *out, const char *bytes, size_t length) {
     if (!out->keep) {
@@ -31,8 +59,10 @@ static const char *const run_end_names[] = {"stop", "limit", "context", "interru
 
 /* Generates up to `limit` tokens; negative: until the model ends the text or the context is full. A full context is
  * shifted where `keep` is not negative. */
-static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, int32_t keep, struct run_output *out,
-                    enum run_end *end) {
+static int generate(const struct args *args, tn_session *session, tn_sampler *sampler, int32_t keep,
+                    struct run_output *out, enum run_end *end) {
+    const int64_t limit = args_int(args, "predict");
+    struct reverse_prompts reverse = {.args = args};
     int32_t n_ctx = tn_session_get_params(session).n_ctx;
     *end = END_LIMIT;
     for (int64_t i = 0; limit < 0 || i < limit; i++) {
@@ -53,7 +83,7 @@ static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, int
         const char *text = tn_session_text(session, 0);
         tn_status status = output_text(out, text, strlen(text));
         if (status != TN_OK) return fail_status(status, "%s", "");
-        if (next == TN_END) {
+        if (next == TN_END || reverse_prompt_reached(&reverse, text)) {
             *end = END_OF_TEXT;
             break;
         }
@@ -63,13 +93,27 @@ static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, int
 
 static int read_prompt(const struct args *args, char **prompt, size_t *size) {
     const char *file = args_text(args, "file"), *text = args_text(args, "prompt");
+    const char *binary = args_text(args, "binary-file");
     bool dash = args->count > 0 && strcmp(args->values[args->count - 1], "-") == 0;
-    if ((file != NULL) + (text != NULL) + dash > 1) return fail_usage(args, "give only one of -p, -f and -");
-    if (file) return read_text_file(file, prompt, size);
-    if (dash || (text && strcmp(text, "-") == 0)) return read_input(prompt, size);
+    if ((file != NULL) + (text != NULL) + (binary != NULL) + dash > 1)
+        return fail_usage(args, "give only one of -p, -f, -bf and -");
+    if (binary) return read_text_file(binary, prompt, size);
+    int code = EXIT_OK;
+    if (file)
+        code = read_text_file(file, prompt, size);
+    else if (dash || (text && strcmp(text, "-") == 0))
+        code = read_input(prompt, size);
+    if (code) return code;
+    if (*prompt) {
+        drop_last_newline(*prompt, size);
+        return EXIT_OK;
+    }
+    if (!text && (code = read_piped_input(prompt, size))) return code;
+    if (*prompt) return EXIT_OK;
     *prompt = strdup(text ? text : "Once upon a time");
     if (!*prompt) return fail("out of memory");
     *size = strlen(*prompt);
+    if (text && args_flag(args, "escape")) replace_escapes(*prompt, size);
     return EXIT_OK;
 }
 
@@ -112,23 +156,6 @@ static int decode_prompt(const struct args *args, tn_session *session, tn_sample
     return code ? code : sampling_grammar(args, model, sampler);
 }
 
-/* Bans every token that ends a text. */
-static int ban_ends(const tn_model *model, tn_sampler_params *p, tn_logit_bias **biases) {
-    const tn_tokenizer *tokenizer = tn_model_tokenizer(model);
-    int32_t n = tokenizer ? tn_tokenizer_size(tokenizer) : 0;
-    for (int pass = 0; pass < 2; pass++) {
-        if (pass == 1 && !(*biases = tn_calloc(p->n_logit_bias + 1, sizeof **biases))) return fail("out of memory");
-        p->n_logit_bias = 0;
-        for (tn_token t = 0; t < n; t++) {
-            if (!tn_token_is_end(tokenizer, t)) continue;
-            if (pass == 1) (*biases)[p->n_logit_bias] = (tn_logit_bias){t, -INFINITY};
-            p->n_logit_bias++;
-        }
-    }
-    p->logit_bias = *biases;
-    return EXIT_OK;
-}
-
 static int print_json(const struct loaded_model *loaded, struct run_output *out, enum run_end end, uint64_t seed) {
     tn_session_stats s = tn_session_get_stats(loaded->session);
     struct memory_use m;
@@ -147,6 +174,15 @@ static int print_json(const struct loaded_model *loaded, struct run_output *out,
     return EXIT_OK;
 }
 
+/* People expect a chat model to answer. */
+static void note_chat_model(const struct args *args, const tn_model *model) {
+    if (tn_model_get_info(model).chat_template && !args_given(args, "conversation") && !args_flag(args, "json"))
+        fprintf(stderr,
+                "%sThis model has a chat template: tenon chat, or run -cnv, uses it; run continues the text as it "
+                "is.%s\n",
+                style(stderr, STYLE_DIM), style(stderr, STYLE_NONE));
+}
+
 static int run_run(const struct args *args) {
     char buffer[4096], *prompt = NULL;
     const char *path = NULL;
@@ -154,19 +190,19 @@ static int run_run(const struct args *args) {
     tn_sampler *sampler = NULL;
     tn_session_params params;
     tn_sampler_params sampling;
-    tn_logit_bias *biases = NULL;
     struct run_output out = {.keep = args_flag(args, "json")};
     enum run_end end = END_INTERRUPTED;
     size_t size = 0;
+    if (args_flag(args, "conversation")) return converse_with(args);
     if (args->count == 2 && strcmp(args->values[1], "-") != 0)
         return fail_usage(args, "unexpected argument \"%s\": give the text to continue with -p", args->values[1]);
     if (!(path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
     int code = session_params_from(args, &params);
     if (code || (code = read_prompt(args, &prompt, &size))) return code;
     if ((code = loaded_model_open(args, path, &params, &loaded))) goto out;
-    sampling_params(args, &sampling);
-    if (args_flag(args, "ignore-eos") && (code = ban_ends(loaded.model, &sampling, &biases))) goto out;
-    if ((code = sampling_new(&sampling, loaded.model, &sampler))) goto out;
+    note_chat_model(args, loaded.model);
+    if ((code = sampling_params(args, &sampling))) goto out;
+    if ((code = sampling_new(args, &sampling, loaded.model, &sampler))) goto out;
     code = decode_prompt(args, loaded.session, sampler, prompt, size);
     tn_status status = !code && args_flag(args, "echo") ? output_text(&out, prompt, size) : TN_OK;
     if (status != TN_OK) code = fail_status(status, "%s", "");
@@ -175,7 +211,7 @@ static int run_run(const struct args *args) {
         const int32_t keep = context_shift_keep((int32_t)args_int(args, "keep"), n_prompt,
                                                 tn_session_get_params(loaded.session).n_ctx);
         const bool shifts = context_shift_wanted(args, loaded.session);
-        code = generate(loaded.session, sampler, args_int(args, "predict"), shifts ? keep : -1, &out, &end);
+        code = generate(args, loaded.session, sampler, shifts ? keep : -1, &out, &end);
     }
     if (out.keep && code != EXIT_ERROR) {
         int printed = print_json(&loaded, &out, end, tn_sampler_seed(sampler));
@@ -186,11 +222,10 @@ static int run_run(const struct args *args) {
         if (end == END_CONTEXT)
             warn("the context of %d tokens is full; -c sets a longer one, --context-shift goes on without the oldest",
                  tn_session_get_params(loaded.session).n_ctx);
-        print_closing_line(&loaded);
+        if (args_flag(args, "show-timings")) print_closing_line(&loaded);
     }
 out:
     free(prompt);
-    tn_free(biases);
     tn_text_free(&out.text);
     tn_sampler_free(sampler);
     loaded_model_close(&loaded);
@@ -212,10 +247,21 @@ static const struct option options[] = {
      .min = -1,
      .max = 1e9,
      .fallback = "256",
+     .words = "-2=-1",
      .help = "max tokens to generate, -1 until the model stops or the context is full (see --context-shift)",
      .env = "LLAMA_ARG_N_PREDICT"},
     OPTIONS_CONTEXT_SHIFT(NULL, "0"),
-    {.name = "ignore-eos", .kind = OPTION_FLAG, .help = "continue when the model would end the text"},
+    OPTIONS_CONVERSATION,
+    {.name = "binary-file",
+     .letter = "bf",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "read the text from FILE as it is; -f drops its last line end"},
+    {.name = "conversation",
+     .letter = "cnv",
+     .value = "[on|off|auto]",
+     .kind = OPTION_FLAG,
+     .help = "hold a conversation with the model's chat template, as tenon chat does; -p is the first message"},
     {.name = "echo",
      .kind = OPTION_FLAG,
      .fallback = "on",
@@ -224,7 +270,8 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, &template_options,
+                                                    &sampling_options, NULL};
 
 const struct command command_run = {
     .name = "run",
@@ -234,7 +281,8 @@ const struct command command_run = {
     .groups = groups,
     .details =
         "Without MODEL the default model writes a story. The text to continue comes from -p, from a file, or from "
-        "standard input where - is given; without any of them it is \"Once upon a time\".",
+        "standard input where - is given or where it is a pipe or a file; without any of them it is \"Once upon a "
+        "time\".",
     .examples = "tenon run\n"
                 "tenon run model.gguf -p \"The capital of France is\" -n 20 --temp 0\n"
                 "tenon run model.gguf -f letter.txt -c 8192\n"

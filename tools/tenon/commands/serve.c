@@ -4,10 +4,12 @@
 #include "cli/text_input.h"
 #include "engine/budget_options.h"
 #include "engine/context_shift.h"
+#include "engine/load_options.h"
 #include "engine/options.h"
 #include "engine/serving_params.h"
 #include "engine/speed_cache.h"
 
+#include <errno.h>
 #include <event2/event_compat.h>
 #include <event2/listener.h>
 #include <event2/thread.h>
@@ -133,8 +135,14 @@ static int configure_server(struct server *server, const struct args *args) {
     server->log_requests = args_flag(args, "access-log");
     server->embeddings = args_flag(args, "embedding");
     server->default_predict = (int32_t)args_int(args, "predict");
-    sampling_params(args, &server->sampling);
-    int code = session_params_from(args, &server->params);
+    server->web_ui = args_flag(args, "ui");
+    server->ignore_end = args_flag(args, "ignore-eos");
+    int code = sampling_params(args, &server->sampling);
+    if (!args_flag(args, "cache-prompt")) server->n_prefixes = 0;
+    if (!code) code = template_variables(args, &server->variables);
+    if (!code) code = thread_params_from(args, &server->threads);
+    apply_memory_policy(args);
+    if (!code) code = session_params_from(args, &server->params);
     if (!code) code = configure_tiers(server, args);
     if (!code && server->params.n_budgets) {
         speed_cache_load();
@@ -150,23 +158,41 @@ static int configure_server(struct server *server, const struct args *args) {
 
 /* evhttp_bind_socket() sets a backlog of 128 connections. When more arrive at once the kernel drops some, and their
  * clients get neither an answer nor an error. */
-static struct evhttp_bound_socket *bind_socket(struct server *server, const char *host, int port) {
+static struct evhttp_bound_socket *bind_socket(struct server *server, const char *host, int port, bool shared,
+                                               int *error) {
     enum { BACKLOG = 4096 };
     char service[16];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
     struct evhttp_bound_socket *bound = NULL;
     snprintf(service, sizeof service, "%d", port);
-    if (getaddrinfo(host, service, &hints, &list) != 0) return NULL;
+    if ((*error = getaddrinfo(host, service, &hints, &list)) != 0) return NULL; /* negative: of getaddrinfo */
+    const unsigned flags =
+        LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_CLOSE_ON_FREE | (shared ? LEV_OPT_REUSEABLE_PORT : 0);
     for (struct addrinfo *a = list; a && !bound; a = a->ai_next) {
-        struct evconnlistener *listener = evconnlistener_new_bind(
-            server->base, NULL, NULL, LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_CLOSE_ON_FREE, BACKLOG,
-            a->ai_addr, (int)a->ai_addrlen);
+        struct evconnlistener *listener =
+            evconnlistener_new_bind(server->base, NULL, NULL, flags, BACKLOG, a->ai_addr, (int)a->ai_addrlen);
+        if (!listener) *error = errno;
         if (!listener) continue;
         bound = evhttp_bind_listener(server->http, listener);
         if (!bound) evconnlistener_free(listener);
     }
     freeaddrinfo(list);
     return bound;
+}
+
+/* Says what is wrong: the port, or the address. */
+static int fail_to_listen(const char *host, int port, int error) {
+    if (error == EADDRINUSE)
+        return fail("cannot listen at %s:%d: another program uses this port; choose another with --port", host, port);
+    if (error == EACCES)
+        return fail("cannot listen at %s:%d: ports below 1024 need a privilege; choose another with --port", host,
+                    port);
+    if (error == EADDRNOTAVAIL)
+        return fail(
+            "cannot listen at %s: this machine has no such address; --host takes one of its own, 0.0.0.0 for all",
+            host);
+    if (error < 0) return fail("cannot listen at %s: %s", host, gai_strerror(error));
+    return fail("cannot listen at %s:%d: %s", host, port, strerror(error));
 }
 
 static int start_listening(struct server *server, struct serve_watch *watch, const struct args *args) {
@@ -180,8 +206,9 @@ static int start_listening(struct server *server, struct serve_watch *watch, con
     evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_OPTIONS |
                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
     evhttp_set_gencb(server->http, on_request, server);
-    watch->socket = bind_socket(server, host, port);
-    if (!watch->socket) return fail("cannot listen at %s:%d: is the port in use?", host, port);
+    int bind_error = 0;
+    watch->socket = bind_socket(server, host, port, args_flag(args, "reuse-port"), &bind_error);
+    if (!watch->socket) return fail_to_listen(host, port, bind_error);
     /* Binding does not report that listening failed for lack of memory; enabling the listener again does. */
     if (evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket)) != 0)
         return fail("out of memory: cannot listen at %s:%d", host, port);
@@ -249,6 +276,7 @@ static int run_serve(const struct args *args) {
     if (server->base) event_base_free(server->base);
     for (size_t i = 0; i < server->n_keys; i++) free(server->keys[i]);
     free(server->chat_template);
+    json_decref(server->variables);
     free(server->cache_disk);
     tn_free(server);
     return code;
@@ -269,6 +297,16 @@ static const struct option options[] = {
      .fallback = "8080",
      .help = "port to listen at, 0 for any free one",
      .env = "LLAMA_ARG_PORT"},
+    {.name = "reuse-port",
+     .kind = OPTION_FLAG,
+     .help = "let several servers listen at the same port; the kernel divides the connections",
+     .env = "LLAMA_ARG_REUSE_PORT"},
+    {.name = "ui",
+     .aliases = "--webui",
+     .kind = OPTION_FLAG,
+     .fallback = "on",
+     .help = "serve the web UI",
+     .env = "LLAMA_ARG_UI"},
     {.name = "parallel",
      .letter = "np",
      .value = "N",
@@ -276,6 +314,7 @@ static const struct option options[] = {
      .min = 1,
      .max = 1024,
      .fallback = "4",
+     .words = "-1=4",
      .help = "number of slots: requests processed at the same time, which share the context (--ctx)",
      .env = "LLAMA_ARG_N_PARALLEL"},
     {.name = "queue",
@@ -308,6 +347,7 @@ static const struct option options[] = {
      .min = -1,
      .max = 1e9,
      .fallback = "-1",
+     .words = "-2=-1",
      .help = "max tokens for requests that set no limit, -1 for up to the context size",
      .env = "LLAMA_ARG_N_PREDICT"},
     {.name = "alias",
@@ -324,7 +364,8 @@ static const struct option options[] = {
     {.name = "api-key-file",
      .value = "FILE",
      .kind = OPTION_TEXT,
-     .help = "read the API keys from FILE, one per line"},
+     .help = "read the API keys from FILE, one per line",
+     .env = "LLAMA_ARG_API_KEY_FILE"},
     {.name = "models-dir",
      .value = "FOLDER",
      .kind = OPTION_TEXT,
@@ -348,7 +389,16 @@ static const struct option options[] = {
      .help = "how token vectors are combined into one embedding",
      .env = "LLAMA_ARG_POOLING"},
     {.name = "metrics", .kind = OPTION_FLAG, .help = "serve /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
-    {.name = "slots", .kind = OPTION_FLAG, .fallback = "on", .help = "serve /slots"},
+    {.name = "slots",
+     .kind = OPTION_FLAG,
+     .fallback = "on",
+     .help = "serve /slots",
+     .env = "LLAMA_ARG_ENDPOINT_SLOTS"},
+    {.name = "cache-prompt",
+     .kind = OPTION_FLAG,
+     .fallback = "on",
+     .help = "reuse what requests have in common; --no-cache-prompt is --cache-prefixes 0",
+     .env = "LLAMA_ARG_CACHE_PROMPT"},
     {.name = "slot-save-path",
      .value = "FOLDER",
      .kind = OPTION_TEXT,
@@ -394,7 +444,8 @@ static const struct option options[] = {
      .help = "time for running requests to finish when the server stops"},
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &template_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, &template_options,
+                                                    &sampling_options, NULL};
 
 const struct command command_serve = {
     .name = "serve",

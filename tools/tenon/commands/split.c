@@ -13,7 +13,8 @@ static int run_split_file(const struct args *args) {
     if (status != TN_OK) return fail_status(status, "split");
     int parts = 0;
     tn_gguf_copy_params how = {.part_bytes = size, .part_count = &parts};
-    int code = copy_with_progress(file, out, &how, "splitting");
+    int code = check_split_output(out, args_flag(args, "force"));
+    if (code == EXIT_OK) code = copy_with_progress(file, out, &how, "splitting");
     tn_gguf_close(file);
     for (int k = 0; k < parts && code == EXIT_OK; k++)
         if (tn_gguf_part_name(out, k, parts, name, sizeof name) == TN_OK) puts(name);
@@ -27,6 +28,7 @@ static const struct option options[] = {
      .kind = OPTION_SIZE,
      .fallback = "48G",
      .help = "max size of a file; a larger tensor gets a file of its own"},
+    OPTION_FORCE,
     {0},
 };
 

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/term.h"
 #include "files/layout.h"
+#include "files/output_file.h"
 #include "files/quant_mix.h"
 #include "files/tensor_writer.h"
 #include "tenon/gguf.h"
@@ -359,6 +360,8 @@ static int run_synth(const struct args *args) {
     }
     if (!s.mix) return fail_usage(args, "unknown type \"%s\"", type);
     if (!tn_type_can_write(s.mix->type)) return fail("%s cannot be written, only read", s.mix->name);
+    int code = check_output(out, args_flag(args, "force"), NULL, 0);
+    if (code) return code;
     tn_status status = synth_layout(arch, args_text(args, "shape"), &s.layout);
     if (status == TN_OK && s.layout.vocab < 512)
         status =
@@ -405,6 +408,7 @@ static const struct option options[] = {
      .help = "metadata and tensor table only: enough to plan, next to no disk space",
      .kind = OPTION_FLAG},
     OPTION_THREADS,
+    OPTION_FORCE,
     {0},
 };
 

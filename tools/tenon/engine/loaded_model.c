@@ -3,6 +3,7 @@
 
 #include "cli/term.h"
 #include "engine/budget_options.h"
+#include "engine/load_options.h"
 #include "engine/options.h"
 #include "engine/speed_cache.h"
 
@@ -153,15 +154,25 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
                       struct loaded_model *loaded) {
     *loaded = (struct loaded_model){0};
     uint64_t began = tn_time_ns();
-    tn_model_params model_params = {.check_weights = args_flag(args, "check-tensors")};
+    const tn_model_params model_params = model_params_from(args);
+    tn_threadpool_params thread_params;
+    int code = thread_params_from(args, &thread_params);
+    if (code) return code;
+    apply_memory_policy(args);
     tn_status status = tn_model_open(path, &model_params, &loaded->model);
-    if (status != TN_OK) return fail_status(status, "%s", "");
+    if (status == TN_OK) status = tn_threadpool_new(&thread_params, &loaded->threads);
+    if (status != TN_OK) {
+        code = fail_status(status, "%s", "");
+        loaded_model_close(loaded);
+        return code;
+    }
     struct progress progress = {0};
     tn_session_params p = *params;
     p.progress = show_load_progress;
     p.user = &progress;
+    p.threads = loaded->threads;
     warn_long_context(args, loaded->model, &p);
-    int code = plan_and_make(args, path, &p, loaded);
+    code = plan_and_make(args, path, &p, loaded);
     if (progress.total) progress_end(&progress);
     const tn_model_info info = tn_model_get_info(loaded->model);
     if (!code && !p.n_ctx && !p.n_budgets && !info.is_encoder) {
@@ -173,13 +184,15 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
     if (code)
         loaded_model_close(loaded);
     else
-        log_session(path, loaded->model, loaded->session, began);
+        lock_memory(args);
+    if (!code) log_session(path, loaded->model, loaded->session, began);
     return code;
 }
 
 void loaded_model_close(struct loaded_model *loaded) {
     tn_session_free(loaded->session);
     tn_model_close(loaded->model);
+    tn_threadpool_free(loaded->threads);
     *loaded = (struct loaded_model){0};
 }
 

@@ -9,7 +9,8 @@
 struct loaded_model {
     tn_model *model;
     tn_session *session;
-    size_t planned_bytes; /* on all devices, from the plan that was made before the session */
+    tn_threadpool *threads; /* of the session */
+    size_t planned_bytes;   /* on all devices, from the plan that was made before the session */
 };
 
 /* Opens the model, plans its memory and makes a session, with a progress bar. Where the context is left open, a line

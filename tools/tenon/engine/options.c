@@ -4,6 +4,7 @@
 #include "engine/budget_options.h"
 #include "tenon/chat.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,15 +50,6 @@ static const struct option model_table[] = {
      .help = "max tokens per micro-batch, computed together",
      .env = "LLAMA_ARG_UBATCH"},
     OPTION_THREADS,
-    {.name = "threads-batch",
-     .letter = "tb",
-     .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = 4096,
-     .fallback = "0",
-     .help = "accepted for compatibility and ignored; use --threads",
-     .env = "LLAMA_ARG_THREADS_BATCH"},
     {.name = "cache-type-k",
      .letter = "ctk",
      .aliases = "--cache-type",
@@ -85,7 +77,8 @@ static const struct option model_table[] = {
      .value = "NAME",
      .kind = OPTION_TEXT,
      .repeats = true,
-     .help = "a device to use, preferred first (cpu, cuda0, sim:8G, …); several are separated by commas",
+     .help = "a device to use, preferred first (cpu, cuda0, sim:8G, …; none for the CPU alone); several are "
+             "separated by commas",
      .env = "TENON_DEVICE LLAMA_ARG_DEVICE"},
     {.name = "gpu-layers",
      .letter = "ngl",
@@ -95,7 +88,8 @@ static const struct option model_table[] = {
      .min = -1,
      .max = 1 << 20,
      .fallback = "-1",
-     .help = "number of layers on GPUs, -1 for as many as fit",
+     .words = "auto=-1 all=1048576",
+     .help = "number of layers on GPUs, or all; auto or -1 for as many as fit",
      .env = "LLAMA_ARG_N_GPU_LAYERS"},
     {.name = "tensor-split",
      .letter = "ts",
@@ -103,12 +97,29 @@ static const struct option model_table[] = {
      .kind = OPTION_TEXT,
      .help = "share of the layers for each device, e.g. 3,1",
      .env = "LLAMA_ARG_TENSOR_SPLIT"},
+    {.name = "split-mode",
+     .letter = "sm",
+     .value = "MODE",
+     .kind = OPTION_TEXT,
+     .fallback = "layer",
+     .choices = "none layer",
+     .help = "layer divides the layers among all GPUs; none uses --main-gpu only",
+     .env = "LLAMA_ARG_SPLIT_MODE"},
+    {.name = "main-gpu",
+     .letter = "mg",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 255,
+     .fallback = "0",
+     .help = "the GPU that --split-mode none uses",
+     .env = "LLAMA_ARG_MAIN_GPU"},
     {.name = "override-tensor",
      .letter = "ot",
      .value = "REGEX=DEVICE",
      .kind = OPTION_TEXT,
      .repeats = true,
-     .help = "put tensors whose names match REGEX on DEVICE",
+     .help = "put tensors whose names match REGEX on DEVICE; several are separated by commas",
      .env = "LLAMA_ARG_OVERRIDE_TENSOR"},
     {.name = "cpu-moe",
      .letter = "cmoe",
@@ -152,9 +163,36 @@ static const struct option model_table[] = {
      .kind = OPTION_FLAG,
      .help = "what a sequence computes does not depend on other sequences, cached prompts, batches and threads",
      .env = "TENON_REPEATABLE"},
-    {.name = "no-pack",
+    {.name = "repack",
      .kind = OPTION_FLAG,
-     .help = "keep weights in the file's layout instead of repacking them for the CPU"},
+     .fallback = "on",
+     .off = "-nr --no-pack",
+     .help = "repack weights for the CPU's kernels; --no-repack keeps the file's layout",
+     .env = "LLAMA_ARG_REPACK"},
+    {.name = "rope-freq-base",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 1e12,
+     .fallback = "0",
+     .help = "base of the RoPE frequencies, 0 for the model's",
+     .env = "LLAMA_ARG_ROPE_FREQ_BASE"},
+    {.name = "rope-freq-scale",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 1e6,
+     .fallback = "0",
+     .help = "factor of the RoPE frequencies, 0 for the model's; 0.5 doubles the context",
+     .env = "LLAMA_ARG_ROPE_FREQ_SCALE"},
+    {.name = "rope-scale",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 1e6,
+     .fallback = "0",
+     .help = "context scaling: 1 / --rope-freq-scale",
+     .env = "LLAMA_ARG_ROPE_SCALE"},
     OPTIONS_BUDGET,
     {0},
 };
@@ -177,6 +215,30 @@ static const struct option template_table[] = {
      .help = "how the model writes tool calls and reasoning, such as hermes or harmony; by default as its template "
              "shows (tenon render --formats lists the names)",
      .env = "TENON_CHAT_FORMAT"},
+    {.name = "chat-template-kwargs",
+     .value = "JSON",
+     .kind = OPTION_TEXT,
+     .help = "more variables for the template, e.g. '{\"enable_thinking\": false}'",
+     .env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS LLAMA_CHAT_TEMPLATE_KWARGS"},
+    {.name = "reasoning",
+     .letter = "rea",
+     .value = "[on|off|auto]",
+     .kind = OPTION_FLAG,
+     .help = "reasoning before a reply, for templates with enable_thinking; auto leaves it to the template",
+     .env = "LLAMA_ARG_REASONING"},
+    {.name = "reasoning-effort",
+     .value = "LEVEL",
+     .kind = OPTION_TEXT,
+     .help = "low, medium or high, for templates with reasoning_effort",
+     .env = "LLAMA_ARG_REASONING_EFFORT"},
+    {.name = "reasoning-budget",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 0,
+     .fallback = "-1",
+     .help = "0 is --reasoning off, -1 no limit; there are no others",
+     .env = "LLAMA_ARG_THINK_BUDGET"},
     {0},
 };
 const struct option_group template_options = {"Chat template", template_table};
@@ -188,6 +250,23 @@ int chat_format_from(const struct args *args, const char **format) {
     for (size_t i = 0; (known = tn_chat_format_name(i)); i++)
         if (strcmp(known, *format) == 0) return EXIT_OK;
     return fail("--chat-format: unknown format \"%s\"; tenon render --formats lists the names", *format);
+}
+
+int template_variables(const struct args *args, json_t **variables) {
+    const char *text = args_text(args, "chat-template-kwargs"), *effort = args_text(args, "reasoning-effort");
+    const char *reasoning = args_given(args, "reasoning") ? args_text(args, "reasoning") : "auto";
+    json_error_t error;
+    *variables = text ? json_loads(text, 0, &error) : json_object();
+    if (!json_is_object(*variables)) {
+        json_decref(*variables);
+        *variables = NULL;
+        return fail_usage(args, "--chat-template-kwargs takes a JSON object, not '%s'", text);
+    }
+    if (strcmp(reasoning, "auto") != 0)
+        json_object_set_new(*variables, "enable_thinking", json_boolean(args_flag(args, "reasoning")));
+    if (args_int(args, "reasoning-budget") == 0) json_object_set_new(*variables, "enable_thinking", json_false());
+    if (effort) json_object_set_new(*variables, "reasoning_effort", json_string(effort));
+    return EXIT_OK;
 }
 
 /* ---- Path of the model ---- */
@@ -236,6 +315,34 @@ static size_t device_name_length(const char *list) {
     return length;
 }
 
+/* Names in any case, as other programs print them (CUDA0); "none" is the CPU. The settings of sim keep their case. */
+static const char *device_name(const struct args *args, const char *name, size_t length) {
+    char *kept = args_keep(args, name, length);
+    if (!kept) return NULL;
+    for (char *c = kept; *c && *c != ':'; c++) *c = (char)tolower((unsigned char)*c);
+    return strcmp(kept, "none") == 0 || strcmp(kept, "cuda_host") == 0 ? "cpu" : kept;
+}
+
+/* --split-mode none: one GPU. */
+static int read_split_mode(const struct args *args, tn_session_params *p) {
+    size_t n = 0, wanted = (size_t)args_int(args, "main-gpu");
+    if (strcmp(args_text(args, "split-mode"), "none") != 0) {
+        if (args_given(args, "main-gpu") && !args_given(args, "device"))
+            warn("--main-gpu has an effect with --split-mode none only");
+        return EXIT_OK;
+    }
+    if (p->devices[0]) return EXIT_OK; /* --device has chosen */
+    for (size_t i = 0; i < tn_device_count(); i++) {
+        tn_device *device = tn_device_get(i);
+        if (tn_device_get_kind(device) == TN_DEVICE_CPU || strncmp(tn_device_name(device), "sim", 3) == 0) continue;
+        if (n++ != wanted) continue;
+        p->devices[0] = tn_device_name(device);
+        p->devices[1] = "cpu";
+        return EXIT_OK;
+    }
+    return n == 0 && wanted == 0 ? EXIT_OK : fail("--main-gpu %zu: there are %zu GPUs", wanted, n);
+}
+
 static int read_devices(const struct args *args, tn_session_params *p) {
     enum { MAX_DEVICES = sizeof p->devices / sizeof *p->devices - 1 }; /* the list ends with NULL */
     size_t n = 0;
@@ -244,7 +351,7 @@ static int read_devices(const struct args *args, tn_session_params *p) {
             size_t length = device_name_length(name);
             if (n == MAX_DEVICES || length >= 256)
                 return fail("--device: at most %d devices with names of up to 255 bytes", MAX_DEVICES);
-            if (!(p->devices[n++] = args_keep(args, name, length))) return fail("out of memory");
+            if (!(p->devices[n++] = device_name(args, name, length))) return fail("out of memory");
             name += length + (name[length] != '\0');
         }
     }
@@ -278,20 +385,40 @@ static const char *experts_pattern(const struct args *args, int64_t layers) {
     return text;
 }
 
+/* Length of the first REGEX=DEVICE of a list. A comma ends it if another one follows: commas of patterns stay. */
+static size_t override_length(const char *list) {
+    size_t length = strcspn(list, ",");
+    while (list[length] == ',') {
+        const size_t next = strcspn(list + length + 1, ",");
+        if (memchr(list, '=', length) && memchr(list + length + 1, '=', next)) break;
+        length += 1 + next;
+    }
+    return length;
+}
+
 /* The first pattern that matches counts: experts go to the CPU unless --override-tensor says otherwise. */
 static int read_overrides(const struct args *args, tn_session_params *p) {
-    const int count = args_repeats(args, "override-tensor");
+    const int given = args_repeats(args, "override-tensor");
+    int count = 0;
+    for (int i = 0; i < given; i++)
+        for (const char *text = args_text_at(args, "override-tensor", i); *text; count++)
+            text += override_length(text), text += *text != '\0';
     const bool all = args_flag(args, "cpu-moe");
     const int64_t layers = args_int(args, "n-cpu-moe");
     if (!count && !all && !layers) return EXIT_OK;
     tn_placement_override *list = args_keep(args, NULL, ((size_t)count + 1) * sizeof *list);
     if (!list) return fail("out of memory");
-    for (int i = 0; i < count; i++) {
-        const char *text = args_text_at(args, "override-tensor", i), *equal = strrchr(text, '=');
-        if (!equal) return fail("--override-tensor needs REGEX=DEVICE, not '%s'", text);
-        const char *pattern = args_keep(args, text, (size_t)(equal - text));
-        if (!pattern) return fail("out of memory");
-        list[i] = (tn_placement_override){pattern, equal + 1};
+    count = 0;
+    for (int i = 0; i < given; i++) {
+        for (const char *text = args_text_at(args, "override-tensor", i); *text;) {
+            const size_t length = override_length(text);
+            const char *pattern, *equal = memrchr(text, '=', length);
+            if (!equal) return fail("--override-tensor needs REGEX=DEVICE, not '%.*s'", (int)length, text);
+            const char *device = device_name(args, equal + 1, (size_t)(text + length - equal - 1));
+            if (!device || !(pattern = args_keep(args, text, (size_t)(equal - text)))) return fail("out of memory");
+            list[count++] = (tn_placement_override){pattern, device};
+            text += length + (text[length] != '\0');
+        }
     }
     p->overrides = list;
     p->n_overrides = (size_t)count;
@@ -357,11 +484,17 @@ int session_params_from(const struct args *args, tn_session_params *p) {
     p->n_gpu_layers = (int32_t)args_int(args, "gpu-layers");
     p->n_pipeline = (int)args_int(args, "pipeline");
     p->repeatable = args_flag(args, "repeatable");
-    p->no_repack = args_flag(args, "no-pack");
+    p->no_repack = !args_flag(args, "repack");
+    p->rope_base = (float)args_real(args, "rope-freq-base");
+    p->rope_scale = (float)args_real(args, "rope-freq-scale");
+    if (args_real(args, "rope-scale") > 0 && p->rope_scale > 0)
+        return fail_usage(args, "use either --rope-scale or --rope-freq-scale, not both");
+    if (args_real(args, "rope-scale") > 0) p->rope_scale = (float)(1 / args_real(args, "rope-scale"));
     p->abort = interrupted_callback;
     int code = read_cache(args, p);
     if (!code) code = read_effort(args, p);
     if (!code) code = read_devices(args, p);
+    if (!code) code = read_split_mode(args, p);
     if (!code) code = read_split(args, p);
     if (!code) code = read_overrides(args, p);
     return code ? code : read_budgets(args, p);

@@ -6,8 +6,13 @@
 
 #include "tenon/llm.h"
 
+#include <jansson.h>
+
 extern const struct option_group model_options;    /* model, context, batch, threads, cache types, devices */
-extern const struct option_group template_options; /* --chat-template, --chat-template-file, --chat-format */
+extern const struct option_group template_options; /* --chat-template, its variables, reasoning, --chat-format */
+
+/* Variables that the options give to the template, as a JSON object. Returns an exit code. */
+int template_variables(const struct args *args, json_t **variables);
 
 /* Path of the model: --model, the first positional argument, or the default model beside the program, in the source
  * tree or installed. NULL after a message when there is none. The result may point into `buffer`. */

@@ -61,7 +61,11 @@ bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, s
         return problem_set(problem, 400, "tools must be a list");
     char *messages_text = json_dumps(messages, JSON_COMPACT);
     char *tools_text = json_is_array(tools) && json_array_size(tools) ? json_dumps(tools, JSON_COMPACT) : NULL;
-    char *variables_text = json_is_object(variables) ? json_dumps(variables, JSON_COMPACT) : NULL;
+    /* The request's variables win over the server's. */
+    json_t *merged = json_copy(served->server->variables);
+    if (json_is_object(variables)) json_object_update(merged, variables);
+    char *variables_text = json_object_size(merged) ? json_dumps(merged, JSON_COMPACT) : NULL;
+    json_decref(merged);
     p.messages = messages_text;
     p.tools = tools_text;
     p.variables = variables_text;

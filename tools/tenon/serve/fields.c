@@ -237,6 +237,7 @@ static bool set_grammar(struct served *served, struct job *job, const char *gbnf
 
 static bool make_sampler(struct served *served, struct job *job, json_t *body, struct problem *problem) {
     tn_sampler_params p = served->server->sampling;
+    job->ignore_end = served->server->ignore_end;
     int64_t seed = -1, top_k = p.top_k, window = p.penalty_window, mirostat = p.mirostat, min_keep = 0;
     int64_t dry_length = p.dry_allowed_length, dry_window = p.dry_window;
     struct bias_list biases = {.count = 0};
@@ -269,6 +270,8 @@ static bool make_sampler(struct served *served, struct job *job, json_t *body, s
     if (get_field(body, "min_keep")) p.min_keep = (size_t)min_keep;
     for (tn_token t = 0; job->ignore_end && t < served->info.n_vocab && biases.count < MAX_BIASES; t++)
         if (tn_token_is_end(served->tokenizer, t)) biases.list[biases.count++] = (tn_logit_bias){t, -INFINITY};
+    for (size_t i = 0; i < served->server->sampling.n_logit_bias && biases.count < MAX_BIASES; i++)
+        biases.list[biases.count++] = served->server->sampling.logit_bias[i];
     p.logit_bias = biases.list;
     p.n_logit_bias = biases.count;
     p.pieces = served->pieces;

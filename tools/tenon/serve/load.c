@@ -2,6 +2,7 @@
 #include "batch.h"
 #include "engine/budget_options.h"
 #include "engine/context_shift.h"
+#include "engine/load_options.h"
 #include "engine/loaded_model.h"
 #include "engine/serving_params.h"
 #include "http.h"
@@ -214,10 +215,10 @@ static tn_status load_model(struct served *served, struct engine *e) {
     p.user = e;
     serving_params(&p, n_slots, served->server->args);
     uint64_t began = tn_time_ns();
-    tn_threadpool_params threads = tn_threadpool_params_default(p.n_threads);
-    TN_TRY(tn_threadpool_new(&threads, &e->threads));
+    const tn_model_params model_params = model_params_from(served->server->args);
+    TN_TRY(tn_threadpool_new(&served->server->threads, &e->threads));
     p.threads = e->threads;
-    TN_TRY(tn_model_open(served->path, NULL, &served->model));
+    TN_TRY(tn_model_open(served->path, &model_params, &served->model));
     served->info = tn_model_get_info(served->model);
     served->tokenizer = tn_model_tokenizer(served->model);
     if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "the model has no tokenizer and cannot be served");
@@ -235,6 +236,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
     TN_TRY(status);
     if (generates && embeds) TN_TRY(tn_session_open(served->model, &embed, &served->embedder));
     if (embeds) TN_TRY(check_embedder(served));
+    lock_memory(served->server->args);
     e->session = served->session;
     draw_session_plan(served, generates ? served->session : served->embedder);
     log_session(served->path, served->model, generates ? served->session : served->embedder, began);

@@ -144,7 +144,7 @@ void on_request(struct evhttp_request *http, void *user) {
         return;
     }
     bool is_get = method == EVHTTP_REQ_GET || method == EVHTTP_REQ_HEAD;
-    if (is_get && serve_web_ui(server, http, path)) return;
+    if (is_get && server->web_ui && serve_web_ui(server, http, path)) return;
     static const struct route slot_route = {"", EVHTTP_REQ_POST, serve_slot_action, NEEDS_LOADED, false};
     const struct route *route = NULL;
     bool known = false, is_slot = strncmp(path, "/slots/", 7) == 0;

@@ -9,6 +9,7 @@
 
 #include "tenon/budget.h"
 #include "tenon/chat.h"
+#include "tenon/cpu.h"
 #include "tenon/generate.h"
 
 #include <event2/event.h>
@@ -215,11 +216,14 @@ struct server {
     bool show_metrics, show_slots, log_requests;
     bool embeddings; /* --embedding; encoders always make them */
     const char *slot_path;
-    int32_t n_prefixes;      /* that a session keeps */
-    char *cache_disk;        /* folder of prefixes on disk, as in params; NULL: none */
-    bool share_prefixes;     /* between API keys */
-    char *chat_template;     /* replaces the models' own; NULL: not given */
-    const char *chat_format; /* of answers; NULL: as the template shows */
+    int32_t n_prefixes;           /* that a session keeps */
+    char *cache_disk;             /* folder of prefixes on disk, as in params; NULL: none */
+    bool share_prefixes;          /* between API keys */
+    char *chat_template;          /* replaces the models' own; NULL: not given */
+    const char *chat_format;      /* of answers; NULL: as the template shows */
+    tn_threadpool_params threads; /* of every engine */
+    json_t *variables;            /* for chat templates, from the options */
+    bool web_ui, ignore_end;
     int32_t default_predict;
     tn_sampler_params sampling;
     tn_session_params params;

@@ -15,7 +15,7 @@ struct dialog {
     tn_session *session;
     const tn_tokenizer *tokenizer;
     tn_chat_template *chat;
-    const char *variables;      /* more variables of the template, as JSON; NULL: none */
+    json_t *variables;          /* more variables of the template; NULL or empty: none */
     const char *format;         /* of answers; NULL: as the template shows */
     bool no_template;           /* the model continues the text of the messages */
     json_t *messages;           /* [{"role", "content", …}, …], the system message first if there is one */
@@ -43,8 +43,9 @@ void dialog_reset(struct dialog *dialog);
 /* Removes the last reply, so that the last message is the user's. False if there is no reply. */
 bool dialog_take_back(struct dialog *dialog);
 
-/* Messages to and from a file: {"messages": […]}, or the list alone. A failed load changes nothing. */
-int dialog_save(const struct dialog *dialog, const char *path);
+/* Messages to and from a file: {"messages": […]}, or the list alone. A failed load changes nothing. Saving replaces
+ * an existing file only where `replace` is set. */
+int dialog_save(const struct dialog *dialog, const char *path, bool replace);
 int dialog_load(struct dialog *dialog, const char *path);
 
 enum reply_end { REPLY_DONE, REPLY_LIMIT, REPLY_INTERRUPTED, REPLY_FULL, REPLY_FAILED };

@@ -1,9 +1,9 @@
 /* Replies: renders the messages as a prompt, updates the KV cache to it, and prints the answer while it is generated.
  */
+#include "chat/dialog.h"
 #include "cli/term.h"
 #include "cli/text_buffer.h"
 #include "engine/context_shift.h"
-#include "engine/dialog.h"
 #include "engine/loaded_model.h"
 
 #include <stdlib.h>
@@ -19,12 +19,14 @@ static tn_status render_prompt(struct dialog *d, tn_chat_prompt **prompt, tn_tok
     tn_chat_params p = tn_chat_params_default();
     char *messages = json_dumps(d->messages, JSON_COMPACT);
     p.messages = messages;
-    p.variables = d->variables;
+    char *variables = json_object_size(d->variables) ? json_dumps(d->variables, JSON_COMPACT) : NULL;
+    p.variables = variables;
     p.format = d->format;
     p.bos_token = tn_token_text(d->tokenizer, tn_tokenizer_special(d->tokenizer, TN_SPECIAL_BOS), NULL);
     p.eos_token = tn_token_text(d->tokenizer, tn_tokenizer_special(d->tokenizer, TN_SPECIAL_EOS), NULL);
     tn_status status = messages ? tn_chat_prompt_new(d->chat, &p, prompt) : TN_E_NOMEM;
     free(messages);
+    free(variables);
     TN_TRY(status);
     size_t length;
     const char *text = tn_chat_prompt_text(*prompt, &length);
@@ -251,7 +253,7 @@ static tn_status generate_reply(struct dialog *d, struct reply_writer *w, size_t
 
 /* The sampler accepts the prompt before it gets the grammar; every reply starts the grammar again. */
 static int prepare_sampler(struct dialog *d, const tn_tokens *prompt) {
-    int code = d->sampler ? EXIT_OK : sampling_new(&d->sampling, d->model, &d->sampler);
+    int code = d->sampler ? EXIT_OK : sampling_new(d->args, &d->sampling, d->model, &d->sampler);
     if (code) return code;
     tn_status status = tn_sampler_set_grammar(d->sampler, NULL);
     size_t window = (size_t)d->sampling.penalty_window, from = prompt->count > window ? prompt->count - window : 0;
@@ -262,7 +264,7 @@ static int prepare_sampler(struct dialog *d, const tn_tokens *prompt) {
 }
 
 /* A prompt that leaves room for a reply: a quarter of the context, or the limit of a reply if that is less. */
-static int render_fitting_prompt(struct dialog *d, tn_chat_prompt **prompt, tn_tokens *tokens) {
+static int drop_to_fit(struct dialog *d, tn_chat_prompt **prompt, tn_tokens *tokens) {
     size_t room = context_size(d) / 4;
     if (d->limit >= 0 && (size_t)d->limit < room) room = (size_t)d->limit;
     for (;;) {
@@ -277,6 +279,22 @@ static int render_fitting_prompt(struct dialog *d, tn_chat_prompt **prompt, tn_t
     return fail("the %s %zu tokens, the context only %zu: %s, or start with -c %zu",
                 d->shifts ? "message has" : "messages have", tokens->count, context_size(d),
                 d->shifts ? "shorten it" : "/reset begins anew", 2 * tokens->count);
+}
+
+/* Where the message is too long even alone, the messages before it stay. */
+static int render_fitting_prompt(struct dialog *d, tn_chat_prompt **prompt, tn_tokens *tokens) {
+    const int dropped = d->dropped;
+    json_t *all = json_copy(d->messages);
+    if (!all) return fail("out of memory");
+    int code = drop_to_fit(d, prompt, tokens);
+    if (code) {
+        json_t *left = d->messages;
+        d->messages = all;
+        d->dropped = dropped;
+        all = left;
+    }
+    json_decref(all);
+    return code;
 }
 
 enum reply_end dialog_reply(struct dialog *d) {

@@ -1,5 +1,7 @@
 /* A conversation with a model: its template and its messages. */
-#include "engine/dialog.h"
+#include "chat/dialog.h"
+
+#include "files/output_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +16,18 @@ static tn_status make_generator(struct dialog *d) {
     const char *end = tn_chat_template_turn_end(d->chat);
     tn_token token = tn_tokenizer_find(d->tokenizer, end, strlen(end));
     bool visible = strspn(end, " \n\r\t") < strlen(end);
-    if (!d->no_template && visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) {
-        p.stops = &end;
-        p.n_stops = 1;
+    const int reverse = args_repeats(d->args, "reverse-prompt");
+    const char **stops = tn_calloc((size_t)reverse + 1, sizeof *stops);
+    if (!stops) return TN_E_NOMEM;
+    if (!d->no_template && visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) stops[p.n_stops++] = end;
+    for (int i = 0; i < reverse; i++) {
+        const char *text = args_text_at(d->args, "reverse-prompt", i);
+        if (*text) stops[p.n_stops++] = text;
     }
-    return tn_generator_new(d->tokenizer, &p, &d->generator);
+    p.stops = stops;
+    tn_status status = tn_generator_new(d->tokenizer, &p, &d->generator);
+    tn_free(stops);
+    return status;
 }
 
 int dialog_open(struct dialog *d, const struct args *args, tn_model *model, tn_session *session,
@@ -86,11 +95,15 @@ bool dialog_take_back(struct dialog *d) {
     return json_array_remove(d->messages, n - 1) == 0;
 }
 
-int dialog_save(const struct dialog *d, const char *path) {
+int dialog_save(const struct dialog *d, const char *path, bool replace) {
+    struct output_file file;
+    int code = output_open(&file, path, replace, NULL, 0);
+    if (code) return code;
     json_t *root = json_pack("{s:O}", "messages", d->messages);
-    int failed = root ? json_dump_file(root, path, JSON_INDENT(2)) : -1;
+    int failed = root ? json_dump_file(root, file.path, JSON_INDENT(2)) : -1;
     json_decref(root);
-    return failed ? fail("%s cannot be written", path) : EXIT_OK;
+    if (failed) fail("%s cannot be written", path);
+    return output_close(&file, !failed) || failed ? EXIT_ERROR : EXIT_OK;
 }
 
 int dialog_load(struct dialog *d, const char *path) {

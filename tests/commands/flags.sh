@@ -1,0 +1,91 @@
+#!/bin/bash
+# llama.cpp's options and variables: every documented one is in the table (tenon help --flags), and run, chat, serve and bench do
+# with each, as flag and as variable, what the table says. Values that people use; effects of loading and thread options.
+. "$(dirname "$0")/../support/checks.sh"
+command -v python3 > /dev/null || skip "needs python3"
+here=$(cd "$(dirname "$0")" && pwd)
+python3 "$here/walk_flags.py" "$tenon" "$here/../data/llama_flags.tsv" || failed "the table of flags"
+cmp -s <("$tenon" help --flags) "$here/../../docs/flags.md" || failed "docs/flags.md is not what the table says: make docs"
+
+# Values as other programs take them.
+run() { "$tenon" run -n 4 --temp 0 "$@" < /dev/null; }
+expected=$(run 2> /dev/null)
+for options in "-ngl all" "-ngl auto" "-ngl -1" "-t -1" "-dev none" "-dev CPU" "-ot exps=CPU,ffn=cpu" "-ot blk\\.[0-9]{1,2}\\.=CPU" \
+    "-sm none" "-fa auto" "-fa" "--no-mmap" "-lm none" "-lm mmap+mlock" "--numa distribute" "--numa isolate" "--numa numactl" \
+    "-C 0x1" "-Cr 0-0 --cpu-strict 1" "--poll 0" "--poll 100" "--prio -1" "-nr" "--no-pack" "--no-perf" "-rea off" "--top-k -1"; do
+    # shellcheck disable=SC2086
+    same "run $options" "$expected" "$(run $options 2> "$work/err")"
+done
+for type in q5_1 q5_0 q4_1 q4_0 q8_0 bf16 f32; do run -ctk $type > /dev/null 2>&1 || failed "-ctk $type"; done
+check "a cache type that does not exist" 2 'cache-type-k q9_9' "$tenon" run -ctk q9_9
+check "a processor that is not there" 1 'processor 1000' "$tenon" run -Cr 1000-1000
+check "a mask that is none" 2 'hexadecimal' "$tenon" run -C xyz
+check "more threads than processors" 0 'threads on .* processors' "$tenon" run -t 1000 -n 1
+check "a longer context than trained" 0 'longer than the 512' "$tenon" run -c 1024 -n 1
+check "a GPU that is not there" 1 'main-gpu 7' "$tenon" run -sm none -mg 7
+check "row split" 2 'none layer' "$tenon" run -sm row
+
+# "Did you mean" names only near options that exist.
+check "no near option" 2 '^tenon: unknown option --no-xyzw$' "$tenon" run --no-xyzw
+check "a near option" 2 'did you mean --no-mmap' "$tenon" run --no-mmpa
+check "an option of others in a command without a model" 2 'unknown option --jinja' "$tenon" version --jinja
+
+# Effects.
+locked() { # of the running program, in KiB
+    awk '/VmLck/ { print $2 }' "/proc/$1/status"
+}
+hold() { # options…: starts a chat, waits until it has answered, leaves it waiting for input; pid in $pid
+    mkfifo "$work/in.$((++fifo))"
+    "$tenon" chat -n 1 "$@" < "$work/in.$fifo" > "$work/out" 2> "$work/err" &
+    pid=$!
+    exec 9> "$work/in.$fifo"
+    echo "A fox" >&9
+    for _ in $(seq 200); do
+        [ -s "$work/out" ] && break
+        sleep 0.05
+    done
+}
+release() {
+    exec 9>&-
+    wait "$pid"
+}
+fifo=0
+hold
+maps=$(grep -c tales.gguf "/proc/$pid/maps")
+[ "$maps" -gt 0 ] || failed "weights are mapped by default"
+same "nothing is locked by default" 0 "$(locked $pid)"
+release
+hold --no-mmap
+same "--no-mmap maps nothing" 0 "$(grep -c tales.gguf "/proc/$pid/maps")"
+release
+hold --mlock
+if ! grep -q 'cannot be locked' "$work/err"; then
+    [ "$(locked $pid)" -gt 9000 ] || failed "--mlock locks only $(locked $pid) KiB"
+fi
+release
+if [ "$(nproc)" -ge 2 ]; then
+    hold -t 2 -Cr 0-1 --cpu-strict 1
+    grep -h Cpus_allowed_list "/proc/$pid"/task/*/status | grep -qE '\s1$' || failed "--cpu-strict: no thread on processor 1 alone"
+    release
+fi
+hold -t 2 --prio -1
+awk '{ print $19 }' "/proc/$pid"/task/*/stat | grep -qx 10 || failed "--prio -1: no thread has a lower priority"
+release
+check "--rope-freq-base changes the text" 0 . "$tenon" run -n 24 --temp 0 --rope-freq-base 100
+cmp -s "$work/out" <("$tenon" run -n 24 --temp 0 2>&1) && failed "--rope-freq-base has no effect"
+"$tenon" run -n 24 --temp 0 --rope-scale 4 > "$work/a" 2> /dev/null
+"$tenon" run -n 24 --temp 0 --rope-freq-scale 0.25 > "$work/b" 2> /dev/null
+cmp -s "$work/a" "$work/b" || failed "--rope-scale 4 is --rope-freq-scale 0.25"
+cmp -s "$work/a" <("$tenon" run -n 24 --temp 0 2> /dev/null) && failed "--rope-scale has no effect"
+
+# Sampling.
+check "a ban by --logit-bias" 0 . "$tenon" run -n 1 --temp 0
+first=$("$tenon" tokenize -m "$here/../../models/tales.gguf" "," 2> /dev/null | grep -oE '[0-9]+' | tail -1)
+[ -n "$first" ] && same "--logit-bias forces a token" "Once upon a time," "$(run -n 1 -l "$first+100" 2> /dev/null)"
+check "--logit-bias without a bias" 2 '15043' "$tenon" run -l 15043
+check "--samplers" 0 . "$tenon" run -n 2 --samplers "penalties;top_k;typ_p;temperature"
+check "--samplers with a wrong name" 2 'samplers' "$tenon" run --samplers "nonsense"
+check "--sampler-seq" 0 . "$tenon" run -n 2 --sampler-seq edskypmxt
+check "--sampler-seq with a wrong letter" 2 "sampler 'z'" "$tenon" run --sampler-seq kz
+same "--sampler-seq k alone with --top-k 1 is greedy" "$expected" "$("$tenon" run -n 4 --sampler-seq k --top-k 1 --temp 5 < /dev/null 2> /dev/null)"
+finish

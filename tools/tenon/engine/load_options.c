@@ -1,0 +1,158 @@
+/* Options of how a model is loaded and on which threads it runs: mapping and locking of weights, processors,
+ * priority, polling, memory nodes. */
+#include "engine/load_options.h"
+
+#include "cli/term.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const struct option load_table[] = {
+    {.name = "mmap",
+     .kind = OPTION_FLAG,
+     .fallback = "on",
+     .help = "map the weights of the file; --no-mmap reads them into memory of their own",
+     .env = "LLAMA_ARG_MMAP"},
+    {.name = "mlock",
+     .kind = OPTION_FLAG,
+     .help = "lock the model in memory, so that it is never paged out",
+     .env = "LLAMA_ARG_MLOCK"},
+    {.name = "load-mode",
+     .letter = "lm",
+     .value = "MODE",
+     .kind = OPTION_TEXT,
+     .choices = "auto none mmap mlock mmap+mlock",
+     .help = "--mmap and --mlock in one option: none is --no-mmap, mlock is --no-mmap --mlock",
+     .env = "LLAMA_ARG_LOAD_MODE"},
+    {.name = "cpu-mask",
+     .letter = "C",
+     .value = "HEX",
+     .kind = OPTION_TEXT,
+     .help = "processors that the threads may use, as a hexadecimal mask"},
+    {.name = "cpu-range",
+     .letter = "Cr",
+     .value = "LIST",
+     .kind = OPTION_TEXT,
+     .help = "processors that the threads may use, e.g. 0-7 or 0-3,8-11"},
+    {.name = "cpu-strict",
+     .value = "0|1",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 1,
+     .fallback = "0",
+     .help = "1 keeps each thread on one processor of --cpu-mask or --cpu-range"},
+    {.name = "prio",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 3,
+     .fallback = "0",
+     .help = "priority of the threads: -1 low, 0 normal, 1 or 2 high, 3 realtime"},
+    {.name = "poll",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 100,
+     .fallback = "50",
+     .help = "how long idle threads poll before they sleep, from 0 (not at all) to 100 (always)"},
+    {.name = "numa",
+     .value = "HOW",
+     .kind = OPTION_TEXT,
+     .choices = "distribute isolate numactl",
+     .help = "memory nodes: spread threads and memory over all, keep both on this one, or as numactl says",
+     .env = "LLAMA_ARG_NUMA"},
+    {0},
+};
+const struct option_group load_options = {"Loading and threads", load_table};
+
+/* ---- Loading ---- */
+
+static bool load_mode_has(const struct args *args, const char *word, const char *flag) {
+    const char *mode = args_text(args, "load-mode");
+    if (!mode || strcmp(mode, "auto") == 0) return args_flag(args, flag);
+    return strstr(mode, word) != NULL;
+}
+
+tn_model_params model_params_from(const struct args *args) {
+    return (tn_model_params){.no_mmap = !load_mode_has(args, "mmap", "mmap"),
+                             .check_weights = args_flag(args, "check-tensors")};
+}
+
+void lock_memory(const struct args *args) {
+    if (!load_mode_has(args, "mlock", "mlock") || mlockall(MCL_CURRENT) == 0) return;
+    const int error = errno;
+    struct rlimit limit = {0};
+    char size[HUMAN_SIZE];
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    warn("--mlock: the model cannot be locked in memory: %s; the limit is %s (ulimit -l, or LimitMEMLOCK of systemd)",
+         strerror(error), human_bytes(size, limit.rlim_cur));
+}
+
+/* ---- Threads ---- */
+
+/* The lowest bit of a hexadecimal number is processor 0. */
+static bool parse_hex_mask(const char *text, tn_cpu_mask *mask) {
+    if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) text += 2;
+    const size_t length = strlen(text);
+    if (!length || strspn(text, "0123456789abcdefABCDEF") != length || length * 4 > sizeof mask->words * 8)
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[length - 1 - i];
+        const uint64_t digit = c <= '9' ? (uint64_t)(c - '0') : (uint64_t)((c | 0x20) - 'a' + 10);
+        mask->words[i / 16] |= digit << (i % 16 * 4);
+    }
+    return true;
+}
+
+int thread_params_from(const struct args *args, tn_threadpool_params *p) {
+    static const tn_thread_priority priorities[] = {TN_PRIORITY_LOW, TN_PRIORITY_NORMAL, TN_PRIORITY_HIGH,
+                                                    TN_PRIORITY_HIGH, TN_PRIORITY_REALTIME};
+    const char *hex = args_text(args, "cpu-mask"), *range = args_text(args, "cpu-range");
+    const char *numa = args_text(args, "numa");
+    *p = tn_threadpool_params_default((int)args_int(args, "threads"));
+    p->poll = (int)args_int(args, "poll");
+    p->strict = args_int(args, "cpu-strict") == 1;
+    p->priority = priorities[args_int(args, "prio") + 1];
+    if (numa && strcmp(numa, "distribute") == 0) p->numa = TN_NUMA_SPREAD;
+    if (numa && strcmp(numa, "isolate") == 0) p->numa = TN_NUMA_LOCAL;
+    if (hex && !parse_hex_mask(hex, &p->mask))
+        return fail_usage(args, "--cpu-mask takes a hexadecimal number such as 0xff, not \"%s\"", hex);
+    tn_cpu_mask more = {0};
+    if (range && tn_cpu_mask_parse(range, &more) != TN_OK) return fail_usage(args, "--cpu-range: %s", tn_error());
+    for (size_t i = 0; i < sizeof more.words / sizeof *more.words; i++) p->mask.words[i] |= more.words[i];
+    const int wanted = p->n_threads, cores = tn_cpu_count();
+    if (wanted > cores)
+        warn("%d threads on %d processors: more threads than processors make it slower", wanted, cores);
+    return EXIT_OK;
+}
+
+/* ---- Memory nodes ---- */
+
+/* Bits of the memory nodes that are online, of the first 64. */
+static unsigned long online_nodes(void) {
+    char line[256] = "";
+    tn_cpu_mask mask = {0};
+    FILE *file = fopen("/sys/devices/system/node/online", "r");
+    if (!file) return 0;
+    const bool read = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    return read && tn_cpu_mask_parse(line, &mask) == TN_OK ? (unsigned long)mask.words[0] : 0;
+}
+
+void apply_memory_policy(const struct args *args) {
+    enum { POLICY_PREFERRED = 1, POLICY_INTERLEAVE = 3 }; /* of linux/mempolicy.h */
+    const char *numa = args_text(args, "numa");
+    unsigned long nodes = online_nodes();
+    unsigned cpu, node = 0;
+    if (!numa || strcmp(numa, "numactl") == 0) return; /* numactl has set the policy of this process */
+    const bool spread = strcmp(numa, "distribute") == 0;
+    if (!spread) nodes = getcpu(&cpu, &node) == 0 && node < 64 ? 1ul << node : 0;
+    if (!nodes) return;
+    if (syscall(SYS_set_mempolicy, spread ? POLICY_INTERLEAVE : POLICY_PREFERRED, &nodes, sizeof nodes * 8 + 1) != 0)
+        warn("--numa %s: the memory policy cannot be set: %s", numa, strerror(errno));
+}
