@@ -25,6 +25,12 @@ static struct describer {
     tn_status (*describe)(const char *spec, tn_device **device);
 } describers[MAX_DESCRIBERS];
 static size_t n_describers;
+/* A module whose driver found no device. Loading it would load libraries of hundreds of megabytes, so it waits until
+ * a device is described ("cuda:h200"), which needs no hardware. */
+static struct deferred_module {
+    char path[4096];
+    const char *name;
+} deferred;
 
 /* With the lock held. */
 static tn_device *find_locked(const char *name) {
@@ -104,6 +110,32 @@ static bool is_backend_file(const char *name) {
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 static int wanted(const struct dirent *entry) { return is_backend_file(entry->d_name); }
 
+/* Whether the CUDA driver is installed and finds a device. The driver's own library is small. */
+static bool cuda_has_device(void) {
+    typedef int (*init_fn)(unsigned);
+    typedef int (*count_fn)(int *);
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (!driver) return false;
+    init_fn init;
+    count_fn count;
+    void *init_symbol = dlsym(driver, "cuInit"), *count_symbol = dlsym(driver, "cuDeviceGetCount");
+    memcpy(&init, &init_symbol, sizeof init);
+    memcpy(&count, &count_symbol, sizeof count);
+    int n = 0;
+    bool found = init_symbol && count_symbol && init(0) == 0 && count(&n) == 0 && n > 0;
+    if (!found) dlclose(driver);
+    return found;
+}
+
+/* A module beside the library whose hardware is missing is not loaded yet. */
+static bool defer_module(const char *path, const char *file) {
+    if (strcmp(file, "libtenon-cuda.so") != 0 || cuda_has_device()) return false;
+    if (!deferred.name) snprintf(deferred.path, sizeof deferred.path, "%s", path);
+    deferred.name = "cuda";
+    tn_log(TN_LOG_INFO, "%s: no CUDA driver or device; not loaded", path);
+    return true;
+}
+
 /* The same file may be found twice, next to the library and in TENON_BACKEND_PATH. */
 static void load_or_log(const char *path) {
     if (is_loaded(path)) return;
@@ -113,13 +145,15 @@ static void load_or_log(const char *path) {
     }
 }
 
-static void load_folder(const char *folder) {
+/* With `defers`, modules whose hardware is missing wait. */
+static void load_folder(const char *folder, bool defers) {
     struct dirent **entries;
     int count = scandir(folder, &entries, wanted, by_name);
     for (int i = 0; i < count; i++) {
         char path[4096];
         int length = snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
-        if (length > 0 && (size_t)length < sizeof path) load_or_log(path);
+        if (length > 0 && (size_t)length < sizeof path && !(defers && defer_module(path, entries[i]->d_name)))
+            load_or_log(path);
         free(entries[i]);
     }
     if (count >= 0) free(entries);
@@ -135,7 +169,7 @@ static void load_next_to_library(void) {
     if (!slash || length >= sizeof folder) return;
     memcpy(folder, info.dli_fname, length);
     folder[length] = '\0';
-    load_folder(length ? folder : "/");
+    load_folder(length ? folder : "/", true);
 }
 
 /* TENON_BACKEND_PATH: folders and files, separated by colons. */
@@ -149,7 +183,7 @@ static void load_from_environment(void) {
             path[length] = '\0';
             struct stat info;
             if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
-                load_folder(path);
+                load_folder(path, false);
             else
                 load_or_log(path);
         }
@@ -231,10 +265,24 @@ static tn_status find_simulated(const char *spec, tn_device **device) {
     *device = made;
     return TN_OK;
 }
-/* A device that a loaded module makes from "module:spec"; TN_E_NOT_FOUND without such a module. */
+/* Loads the deferred module if the specification names it. */
+static void load_deferred(const char *name) {
+    char path[sizeof deferred.path] = "";
+    pthread_mutex_lock(&lock);
+    const size_t length = deferred.name ? strlen(deferred.name) : 0;
+    if (length && strncmp(name, deferred.name, length) == 0 && name[length] == ':') {
+        snprintf(path, sizeof path, "%s", deferred.path);
+        deferred.name = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    if (*path) load_or_log(path);
+}
+
+/* A device that a module makes from "module:spec"; TN_E_NOT_FOUND without such a module. */
 static tn_status find_described(const char *name, tn_device **device) {
     tn_status (*describe)(const char *, tn_device **) = NULL;
     const char *colon = strchr(name, ':');
+    load_deferred(name);
     pthread_mutex_lock(&lock);
     for (size_t i = 0; colon && !describe && i < n_describers; i++)
         if (strlen(describers[i].name) == (size_t)(colon - name) &&
