@@ -118,6 +118,7 @@ typedef struct tn_session_params {
     int32_t n_ubatch;       /* max tokens computed at once (a micro-batch): the worst case that is reserved */
     int32_t n_seqs;         /* sequence ids are 0 … n_seqs-1 */
     int32_t n_outputs;      /* max rows of logits kept per decode; 0: n_seqs */
+    int32_t n_candidates;   /* largest logits of a row that a batch with `candidates` gives, to 1024; 0: none */
     int n_threads;          /* 0: one per core */
     tn_threadpool *threads; /* the CPU's pool, outliving the session; NULL: one of its own */
     /* A scheduler whose devices, threads, abort callback and compute memory the session uses (then none of them is
@@ -311,6 +312,10 @@ typedef struct tn_batch {
     /* Only the argmax of those rows is computed (tn_session_argmax); logits stay on the device. In a loop over single
      * tokens a device that has the whole model computes the next step while the caller handles the last token. */
     bool argmax;
+    /* Only the largest logits of those rows leave the device (tn_session_candidates). tn_session_logits fetches a
+     * whole row that is needed after all. It has no effect where n_candidates is 0, where the device's memory is the
+     * host's, in sessions that share a scheduler, and on batches larger than a micro-batch. */
+    bool candidates;
 } tn_batch;
 
 /* TN_E_FULL when the cache has too few free cells: remove or shift a sequence and try again; nothing was changed.
@@ -318,11 +323,16 @@ typedef struct tn_batch {
  * infinity, which damaged weights cause (see check_weights). */
 TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) TN_MUST_CHECK;
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
-/* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */
+/* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none.
+ * After a batch with `candidates` the row is fetched now; several threads may do that. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
 /* The index of the highest logit of row i, the lowest of equals; -1 if there is no such row. Fastest after a batch
  * with `argmax`, which has no logits. */
 TN_API tn_token tn_session_argmax(const tn_session *session, int32_t i);
+/* The largest logits of row i in descending order, of equals the lower token first, after a batch with `candidates`.
+ * Returns their number; 0: there are none, use tn_session_logits. Valid until the next decode. */
+TN_API int32_t tn_session_candidates(const tn_session *session, int32_t i, const tn_token **tokens,
+                                     const float **logits);
 /* Embeddings, of a session with params.embeddings. Without pooling, output i belongs to the i-th token of `outputs`
  * (NULL: to every token). With pooling there is one per sequence, in the order in which sequences first occur in the
  * batch; it covers the tokens of this decode. An encoder needs a whole sequence at once: its tokens are contiguous in

@@ -120,6 +120,13 @@ TN_API bool tn_sampler_is_greedy(const tn_sampler *sampler);
  * logits are -inf, or the grammar allows none). */
 TN_API tn_status tn_sampler_sample(tn_sampler *sampler, const float *logits, size_t n_vocab, tn_token *out);
 
+/* The same token from the n largest logits of the row alone, in descending order (tn_session_candidates). Where it
+ * depends on others, *enough is false and nothing is drawn: use tn_sampler_sample. They suffice for greedy draws and
+ * for chains whose first truncating sampler is top-k or min-p, as long as nothing raises a logit that is not among
+ * them. */
+TN_API tn_status tn_sampler_sample_largest(tn_sampler *sampler, const tn_token *tokens, const float *logits, size_t n,
+                                           bool *enough, tn_token *out);
+
 /* Adds the next token of the sequence, drawn or given, to the history and advances the grammar. Prompt tokens may be
  * accepted before the grammar is set. */
 TN_API tn_status tn_sampler_accept(tn_sampler *sampler, tn_token token);

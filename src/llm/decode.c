@@ -116,6 +116,9 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
     int32_t kept = list_output_rows(s, m, inputs.padded, &inputs.n_outputs);
     tn__graph_kind kind = tn__token_graph_kind(&p->params);
     if (kind == TN__GRAPH_LOGITS && b->argmax) kind = TN__GRAPH_ARGMAX;
+    /* Rows that stay on the device must be those of the last micro-batch. */
+    if (kind == TN__GRAPH_LOGITS && b->candidates && kept && b->n_tokens == m->n && tn__plan_candidates(p))
+        kind = TN__GRAPH_CANDIDATES;
     tn__graph_set *set;
     bool in_flight;
     TN_TRY(tn__graph_for(p, (tn__shape){kind, inputs.padded, inputs.n_outputs}, &set));
@@ -219,6 +222,7 @@ static void remove_batch(tn_session *s, int32_t n_tokens) {
     const int32_t *seqs = s->staging.seqs, *positions = s->staging.positions;
     s->results.n = 0;
     tn__checkpoints_drop(s);
+    s->results.waiting = NULL;
     tn__recurrent_roll_back(&s->plan->kv.states);
     for (int32_t i = 0; i < n_tokens; i++)
         if (tn__recurrent_lost(&s->plan->kv.states, seqs[i])) (void)tn_session_seq_remove(s, seqs[i], 0, -1);
@@ -250,6 +254,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     }
     s->results.n = 0;
     s->results.rows = s->results.logits;
+    s->results.waiting = NULL;
     if (embeddings) tn__embeddings_begin(s);
     const bool single_argmax = b->argmax && b->n_tokens == 1 && n_wanted == 1 && !embeddings;
     tn_status status;

@@ -195,7 +195,25 @@ tn_status tn_generator_sample_logits(tn_generator *g, const float *logits, size_
     return generator_take(g, token);
 }
 
+/* From the largest logits of the row, if they are enough. */
+static tn_status sample_candidates(tn_generator *g, const tn_session *session, int32_t row, bool *enough) {
+    const tn_token *tokens;
+    const float *logits;
+    tn_token token;
+    const int32_t n = tn_session_candidates(session, row, &tokens, &logits);
+    *enough = false;
+    if (n == 0 || g->ended) return TN_OK;
+    TN_TRY(tn_sampler_sample_largest(g->sampler, tokens, logits, (size_t)n, enough, &token));
+    if (!*enough) return TN_OK;
+    g->text = "";
+    g->length = 0;
+    return generator_take(g, token);
+}
+
 tn_status tn_generator_sample(tn_generator *g, tn_session *session, int32_t row) {
+    bool enough;
+    tn_status status = sample_candidates(g, session, row, &enough);
+    if (enough || status != TN_OK) return status;
     const float *logits = tn_session_logits(session, row);
     if (logits) return tn_generator_sample_logits(g, logits, (size_t)session->plan->model->h.n_vocab);
     g->text = "";

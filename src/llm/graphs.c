@@ -56,21 +56,57 @@ static tn_status build_exactly(const tn_session_plan *p, tn__shape shape, tn__gr
     return status;
 }
 
-static bool leaves_argmax(const tn__graph_set *set) { return set->sums && set->shape.n_outputs == 1; }
+/* ---- Results in memory of their own ----
+ * The next graph reads an argmax on the device; candidates are small beside the logits, so the packer has no use for
+ * them. */
 
-void tn__graph_bind_argmax(const tn__kv *kv, tn__graph_set *set) {
-    if (!leaves_argmax(set) || !kv->argmax->data) return;
-    set->result->buffer = set->sums->buffer = kv->argmax->buffer;
-    set->result->data = kv->argmax->data;
-    set->sums->data = (char *)kv->argmax->data + sizeof(int32_t);
+enum { RESULTS_MOST = 3 };
+
+/* The results of this kind, and where each begins in the memory of `of`; returns their number. */
+static int own_results(const tn__kv *kv, const tn__graph_set *set, tn_tensor *list[RESULTS_MOST],
+                       int64_t words[RESULTS_MOST], const tn_tensor **of) {
+    if (set->largest) {
+        const int64_t part = kv->candidates_part;
+        memcpy(list, (tn_tensor *[]){set->largest, set->largest_logits, set->sums}, 3 * sizeof *list);
+        memcpy(words, (int64_t[]){0, part, 2 * part}, 3 * sizeof *words);
+        *of = kv->candidates;
+        return 3;
+    }
+    if (!set->sums || set->shape.n_outputs != 1) return 0;
+    memcpy(list, (tn_tensor *[]){set->result, set->sums}, 2 * sizeof *list);
+    memcpy(words, (int64_t[]){0, 1}, 2 * sizeof *words);
+    *of = kv->argmax;
+    return 2;
 }
 
-/* Before the cache has memory: the results live where kv.argmax will. */
-static tn_status declare_argmax(tn_session_plan *p, const tn__graph_set *set) {
-    if (!leaves_argmax(set) || p->kv.argmax->data) return TN_OK;
+void tn__graph_bind_results(const tn__kv *kv, tn__graph_set *set) {
+    tn_tensor *list[RESULTS_MOST];
+    int64_t words[RESULTS_MOST];
+    const tn_tensor *of;
+    const int n = own_results(kv, set, list, words, &of);
+    for (int i = 0; i < n && of->data; i++) {
+        list[i]->buffer = of->buffer;
+        list[i]->data = (char *)of->data + (size_t)words[i] * sizeof(int32_t);
+    }
+}
+
+/* Before the cache has memory: the results live where that will be. */
+static tn_status declare_results(tn_session_plan *p, const tn__graph_set *set) {
+    tn_tensor *list[RESULTS_MOST];
+    int64_t words[RESULTS_MOST];
+    const tn_tensor *of;
+    const int n = own_results(&p->kv, set, list, words, &of);
     tn_buffer_type *type = p->placement.types[p->kv.argmax_device];
-    TN_TRY(tn__locations_add(&p->locations, set->result, type, TN_USAGE_ANY));
-    return tn__locations_add(&p->locations, set->sums, type, TN_USAGE_ANY);
+    for (int i = 0; i < n && !of->data; i++) TN_TRY(tn__locations_add(&p->locations, list[i], type, TN_USAGE_ANY));
+    return TN_OK;
+}
+
+static void forget_results(tn_session_plan *p, const tn__graph_set *set) {
+    tn_tensor *list[RESULTS_MOST];
+    int64_t words[RESULTS_MOST];
+    const tn_tensor *of;
+    const int n = set->graph ? own_results(&p->kv, set, list, words, &of) : 0;
+    for (int i = 0; i < n; i++) tn__locations_remove(&p->locations, list[i]);
 }
 
 tn_status tn__graph_new(tn_session_plan *p, tn__shape shape, tn__graph_set **out) {
@@ -78,7 +114,7 @@ tn_status tn__graph_new(tn_session_plan *p, tn__shape shape, tn__graph_set **out
     tn__graph_set *set = tn_calloc(1, sizeof *set);
     if (!set) return TN_E_NOMEM;
     tn_status status = build_shape(p, shape, set);
-    if (status == TN_OK) status = declare_argmax(p, set);
+    if (status == TN_OK) status = declare_results(p, set);
     if (status != TN_OK || !set->graph)
         tn__graph_free(p, set);
     else
@@ -88,10 +124,7 @@ tn_status tn__graph_new(tn_session_plan *p, tn__shape shape, tn__graph_set **out
 
 void tn__graph_free(tn_session_plan *p, tn__graph_set *set) {
     if (!set) return;
-    if (leaves_argmax(set)) {
-        tn__locations_remove(&p->locations, set->result);
-        tn__locations_remove(&p->locations, set->sums);
-    }
+    forget_results(p, set);
     free_graph_set(set);
 }
 
@@ -117,12 +150,12 @@ tn_status tn__graph_for(tn_session_plan *p, tn__shape shape, tn__graph_set **out
     tn__graph_set *set = tn_calloc(1, sizeof *set);
     if (!set) return TN_E_NOMEM;
     tn_status status = build_exactly(p, shape, set);
-    if (status == TN_OK) status = declare_argmax(p, set);
+    if (status == TN_OK) status = declare_results(p, set);
     if (status != TN_OK) {
         free_graph_set(set);
         return status;
     }
-    tn__graph_bind_argmax(&p->kv, set);
+    tn__graph_bind_results(&p->kv, set);
     set->last_used = ++g->clock;
     g->sets[g->n++] = set;
     *out = set;

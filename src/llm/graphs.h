@@ -16,7 +16,8 @@ typedef struct tn__graph_set {
     tn_graph *graph;
     tn__graph_inputs inputs;
     tn_tensor *result;
-    tn_tensor *sums; /* argmax graphs: sums of the rows' logits, which are finite if the logits are */
+    tn_tensor *sums; /* graphs whose logits stay: sums of the rows, which are finite if the logits are */
+    tn_tensor *largest, *largest_logits; /* candidates: tokens and logits, [n_candidates] per row */
     uint64_t last_used;
     size_t n_tensors, capacity; /* of arena and graph, where they are known; 0: at most */
 } tn__graph_set;
@@ -27,9 +28,9 @@ typedef struct tn__graph_set {
 enum { TN__GRAPHS_KEPT = 48 };
 
 /* Graphs that are never evicted. Reports describe the first two; a session has the others as well: argmax of decode,
- * next, then shift and move per group. */
+ * candidates, next, then shift and move per group. */
 enum { TN__REPORTED_PREFILL, TN__REPORTED_DECODE, TN__REPORTED_GRAPHS };
-enum { TN__KEPT_GRAPHS = TN__REPORTED_GRAPHS + 2 + 2 * TN__CACHE_GROUPS };
+enum { TN__KEPT_GRAPHS = TN__REPORTED_GRAPHS + 3 + 2 * TN__CACHE_GROUPS };
 
 typedef struct tn__graphs {
     tn__graph_set **sets;
@@ -50,8 +51,9 @@ void tn__graph_free(struct tn_session_plan *plan, tn__graph_set *set);
 bool tn__shape_in_flight(const struct tn_session_plan *plan, tn__shape shape);
 /* Schedules it. `in_flight`: whether several runs of it may be in flight. */
 tn_status tn__graph_schedule(struct tn_session_plan *plan, const tn__graph_set *set, bool *in_flight);
-/* Graphs of one token leave their argmax in the memory of kv.argmax, once that exists. */
-void tn__graph_bind_argmax(const tn__kv *kv, tn__graph_set *set);
+/* Graphs of one token leave their argmax in the memory of kv.argmax, candidates in that of kv.candidates, once these
+ * exist. */
+void tn__graph_bind_results(const tn__kv *kv, tn__graph_set *set);
 
 /* Sizes are rounded up so that a session runs a bounded number of graphs; the added rows are padding. */
 int32_t tn__round_tokens(int32_t n, int32_t limit);

@@ -31,13 +31,14 @@ typedef enum tn__input {
 _Static_assert(TN__CACHE_FULL == 0 && TN__CACHE_WINDOW == 1, "rows.N belongs to group N");
 
 typedef enum tn__graph_kind {
-    TN__GRAPH_LOGITS, /* tokens → logits of the output rows */
-    TN__GRAPH_ARGMAX, /* tokens → argmax of the output rows */
-    TN__GRAPH_NEXT,   /* the argmax that the graph before left on the device → the argmax after it */
-    TN__GRAPH_HIDDEN, /* tokens → normalised hidden states of the output rows */
-    TN__GRAPH_RANK,   /* tokens → the classifier's scores of the output rows */
-    TN__GRAPH_SHIFT,  /* cells of a cache group → the same cells, K rotated further; n_outputs is the group */
-    TN__GRAPH_MOVE    /* cells of a cache group → other cells */
+    TN__GRAPH_LOGITS,     /* tokens → logits of the output rows */
+    TN__GRAPH_ARGMAX,     /* tokens → argmax of the output rows */
+    TN__GRAPH_CANDIDATES, /* tokens → logits of the output rows, which stay there, and the largest of each row */
+    TN__GRAPH_NEXT,       /* the argmax that the graph before left on the device → the argmax after it */
+    TN__GRAPH_HIDDEN,     /* tokens → normalised hidden states of the output rows */
+    TN__GRAPH_RANK,       /* tokens → the classifier's scores of the output rows */
+    TN__GRAPH_SHIFT,      /* cells of a cache group → the same cells, K rotated further; n_outputs is the group */
+    TN__GRAPH_MOVE        /* cells of a cache group → other cells */
 } tn__graph_kind;
 
 typedef struct tn__shape {

@@ -13,7 +13,8 @@ enum { STEP_VALUES = 4 };
 
 tn_status tn__results_bytes(const tn_session_plan *p, size_t *bytes) {
     size_t count, rows = (size_t)p->params.n_outputs;
-    const size_t row = p->params.embeddings ? 2 : (size_t)p->model->h.n_vocab + 2;
+    size_t row = p->params.embeddings ? 2 : (size_t)p->model->h.n_vocab + 2;
+    if (tn__plan_candidates(p)) row += 2 * (size_t)tn__plan_candidates(p) + 1;
     if (!tn__mul_size(rows, row, &count) || !tn__add_size(count, STEP_VALUES, &count) ||
         !tn__mul_size(count, sizeof(float), bytes))
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
@@ -24,9 +25,11 @@ tn_buffer_type *tn__results_type(const tn_session_plan *p) {
     return tn_device_host_buffer_type(tn__plan_device(p, 0));
 }
 
-/* One block: logits, argmax, sums, steps. */
+/* One block: logits, candidates and what is fetched of them, argmax, sums, steps. */
 tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
-    const size_t rows = (size_t)p->params.n_outputs;
+    const size_t rows = (size_t)p->params.n_outputs, k = (size_t)tn__plan_candidates(p);
+    if (pthread_mutex_init(&r->fetching, NULL) != 0) return tn_fail(TN_E_NOMEM, "no lock for the results");
+    r->has_lock = true;
     TN_TRY(tn__results_bytes(p, &r->bytes));
     const size_t count = r->bytes / sizeof *r->logits;
     tn_buffer_type *pinned = tn__results_type(p);
@@ -39,12 +42,18 @@ tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
     }
     if (!r->logits) return TN_E_NOMEM;
     r->argmax = (tn_token *)(void *)(r->logits + count - STEP_VALUES - 2 * rows);
+    if (k) {
+        r->fetched = r->argmax - rows;
+        r->largest = r->fetched - k * rows;
+        r->largest_logits = (float *)(void *)(r->largest - k * rows);
+    }
     r->sums = (float *)(void *)(r->argmax + rows);
     r->steps = (int32_t *)(void *)(r->sums + rows);
     return TN_OK;
 }
 
 void tn__results_free(tn__results *r) {
+    if (r->has_lock) pthread_mutex_destroy(&r->fetching);
     if (!r->pinned) tn_free(r->logits);
     tn_buffer_free(r->pinned);
 }
@@ -129,11 +138,36 @@ static tn_status take_argmax(tn_session *s, const tn__graph_set *set, int32_t ke
     return tn__check_finite(s, sums, (size_t)kept);
 }
 
+/* Takes the largest logits of every row; the rows stay on the device. The batch has one micro-batch. */
+static tn_status take_candidates(tn_session *s, const tn__graph_set *set, int32_t kept, bool in_order) {
+    tn__results *r = &s->results;
+    const size_t k = (size_t)tn__plan_candidates(s->plan), row = k * sizeof(float);
+    r->rows = NULL;
+    r->waiting = set->result;
+    r->in_order = in_order;
+    memset(r->fetched, 0, (size_t)kept * sizeof *r->fetched);
+    if (in_order) {
+        TN_TRY(fetch_result(s, set->largest, r->largest, (size_t)kept * row));
+        TN_TRY(fetch_result(s, set->largest_logits, r->largest_logits, (size_t)kept * row));
+        TN_TRY(fetch_result(s, set->sums, r->sums, (size_t)kept * sizeof *r->sums));
+    }
+    TN_TRY(tn_sched_synchronize(s->plan->sched));
+    for (int32_t i = 0; i < kept && !in_order; i++) {
+        const size_t from = (size_t)s->staging.out_rows[i], to = (size_t)i * k;
+        TN_TRY(tn_tensor_get_at(set->largest, r->largest + to, from * row, row));
+        TN_TRY(tn_tensor_get_at(set->largest_logits, r->largest_logits + to, from * row, row));
+        TN_TRY(tn_tensor_get_at(set->sums, r->sums + i, from * sizeof *r->sums, sizeof *r->sums));
+    }
+    r->n = kept;
+    return tn__check_finite(s, r->sums, (size_t)kept);
+}
+
 tn_status tn__results_take(tn_session *s, const tn_batch *b, const tn__graph_set *set, int32_t begin, int32_t n,
                            int32_t kept) {
     tn__results *r = &s->results;
     /* A graph that does not gather its output rows gives the rows of all tokens. */
     bool in_order = tn__input_tensor(&set->inputs, TN__INPUT_OUTPUT_ROWS) || kept == n;
+    if (set->largest) return take_candidates(s, set, kept, in_order);
     if (set->sums) return take_argmax(s, set, kept, in_order);
     size_t row = (size_t)s->plan->model->h.n_vocab;
     float *to = r->logits + (size_t)r->n * row;
@@ -162,8 +196,32 @@ tn_status tn__results_take(tn_session *s, const tn_batch *b, const tn__graph_set
     return tn__check_finite(s, to, (size_t)kept * row);
 }
 
+/* Fetches a row that waits on the device, once. */
+static float *fetch_row(tn_session *s, int32_t i) {
+    tn__results *r = &s->results;
+    const size_t n = (size_t)s->plan->model->h.n_vocab;
+    float *to = r->logits + (size_t)i * n;
+    tn_status status = TN_OK;
+    pthread_mutex_lock(&r->fetching);
+    if (!r->fetched[i]) {
+        const size_t from = (size_t)(r->in_order ? i : s->staging.out_rows[i]);
+        status = tn_tensor_get_at(r->waiting, to, from * n * sizeof *to, n * sizeof *to);
+        r->fetched[i] = status == TN_OK;
+    }
+    pthread_mutex_unlock(&r->fetching);
+    return status == TN_OK ? to : NULL;
+}
+
 void tn__results_keep(tn_session *s) {
     tn__results *r = &s->results;
+    if (r->waiting) {
+        /* Rows that cannot be fetched are gone; the device's next run reports why. */
+        for (int32_t i = 0; i < r->n; i++)
+            if (!fetch_row(s, i)) r->n = i;
+        r->waiting = NULL;
+        r->rows = r->logits;
+        return;
+    }
     if (!r->rows) return;
     if (r->n && r->rows != r->logits)
         memcpy(r->logits, r->rows, (size_t)r->n * (size_t)s->plan->model->h.n_vocab * sizeof(float));
@@ -178,7 +236,20 @@ float *tn_session_logits(tn_session *s, int32_t i) {
     if (!s || s->plan->params.embeddings) return NULL;
     const tn__results *r = &s->results;
     if (i < 0) i += r->n;
-    return i >= 0 && i < r->n && r->rows ? r->rows + (size_t)i * (size_t)s->plan->model->h.n_vocab : NULL;
+    if (i < 0 || i >= r->n) return NULL;
+    if (r->waiting) return fetch_row(s, i);
+    return r->rows ? r->rows + (size_t)i * (size_t)s->plan->model->h.n_vocab : NULL;
+}
+
+int32_t tn_session_candidates(const tn_session *s, int32_t i, const tn_token **tokens, const float **logits) {
+    if (!s || !tokens || !logits || !s->results.waiting) return 0;
+    const tn__results *r = &s->results;
+    const int32_t k = tn__plan_candidates(s->plan);
+    if (i < 0) i += r->n;
+    if (i < 0 || i >= r->n) return 0;
+    *tokens = r->largest + (size_t)i * (size_t)k;
+    *logits = r->largest_logits + (size_t)i * (size_t)k;
+    return k;
 }
 
 tn_token tn_session_argmax(const tn_session *s, int32_t i) {
@@ -186,6 +257,7 @@ tn_token tn_session_argmax(const tn_session *s, int32_t i) {
     const tn__results *r = &s->results;
     if (i < 0) i += r->n;
     if (i < 0 || i >= r->n) return -1;
+    if (r->waiting) return r->largest[(size_t)i * (size_t)tn__plan_candidates(s->plan)];
     if (!r->rows) return r->argmax[i];
     const float *row = r->rows + (size_t)i * (size_t)s->plan->model->h.n_vocab;
     tn_token argmax = 0;

@@ -16,7 +16,7 @@ static tn_status take_memory(tn_session *s) {
     m->repack_rows = p->placement.repack_rows;
     TN_TRY(tn__kv_allocate(&p->kv, p->placement.types));
     tn_sched_set_locations(p->sched, NULL, NULL);
-    for (size_t i = 0; i < p->graphs.n; i++) tn__graph_bind_argmax(&p->kv, p->graphs.sets[i]);
+    for (size_t i = 0; i < p->graphs.n; i++) tn__graph_bind_results(&p->kv, p->graphs.sets[i]);
     TN_TRY(tn__tiers_new(s));
     TN_TRY(tn__prefixes_new(p, tn__tiers_seed(s), &s->prefixes));
     TN_TRY(tn__staging_new(&p->params, p->pipelined, &s->staging));

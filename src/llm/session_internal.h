@@ -5,6 +5,8 @@
 #include "llm/memory/tier.h"
 #include "llm/plan/session_plan.h"
 
+#include <pthread.h>
+
 /* ---- Staging (staging.c): a batch on the host ---- */
 
 typedef struct tn__staging {
@@ -30,12 +32,21 @@ void tn__staging_free(tn__staging *staging);
 /* ---- Results (results.c): of the last decode ---- */
 
 typedef struct tn__results {
-    int32_t n;         /* rows */
-    float *logits;     /* memory for n_outputs rows */
-    float *rows;       /* `logits`, or where the graph left them; NULL: only argmax */
-    tn_token *argmax;  /* n_outputs, in the same memory */
-    float *sums;       /* n_outputs: sums of the rows' logits */
-    int32_t *steps;    /* argmax and sum of single steps, for two queued steps */
+    int32_t n;        /* rows */
+    float *logits;    /* memory for n_outputs rows */
+    float *rows;      /* `logits`, or where the graph left them; NULL: only argmax or candidates */
+    tn_token *argmax; /* n_outputs, in the same memory */
+    float *sums;      /* n_outputs: sums of the rows' logits */
+    int32_t *steps;   /* argmax and sum of single steps, for two queued steps */
+    /* Candidates: n_candidates tokens and logits per row. The whole rows are in `waiting` on the device, until one is
+     * requested; `fetched` marks those that `logits` has. */
+    tn_token *largest;
+    float *largest_logits;
+    int32_t *fetched;
+    const tn_tensor *waiting;
+    bool in_order; /* row i is row i of `waiting`; else row staging.out_rows[i] */
+    pthread_mutex_t fetching;
+    bool has_lock;
     tn_buffer *pinned; /* the memory, where the device can write to it directly; NULL: the heap */
     size_t bytes;
 } tn__results;

@@ -116,27 +116,37 @@ static size_t graph_tensor_limit(const tn_session_plan *p, tn__shape shape) {
     return (size_t)m->h.n_layer * (96 + 80 * chunks) + 64;
 }
 
+/* The largest logits of every row. */
+static void build_candidates(const tn__builder *b, tn_tensor *logits) {
+    tn__graph_set *set = b->set;
+    const int32_t k = tn__plan_candidates(b->plan);
+    set->sums = tn_name(b->a, tn_output(tn_sum_rows(b->a, logits)), "sums");
+    set->largest = tn_name(b->a, tn_output(tn_top_k(b->a, logits, k)), "candidates");
+    tn_tensor *single = tn_reshape(b->a, logits, 1, logits->ne[0], logits->ne[1]);
+    set->largest_logits = tn_name(b->a, tn_output(tn_get_rows(b->a, single, set->largest)), "candidates.logits");
+}
+
 /* What a graph of this kind gives, from the state after the last layer. */
 static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
-    static const char *const names[] = {[TN__GRAPH_LOGITS] = "logits",
-                                        [TN__GRAPH_ARGMAX] = "argmax",
-                                        [TN__GRAPH_NEXT] = "argmax",
-                                        [TN__GRAPH_HIDDEN] = "hidden",
-                                        [TN__GRAPH_RANK] = "scores"};
+    static const char *const names[] = {
+        [TN__GRAPH_LOGITS] = "logits", [TN__GRAPH_ARGMAX] = "argmax", [TN__GRAPH_CANDIDATES] = "logits",
+        [TN__GRAPH_NEXT] = "argmax",   [TN__GRAPH_HIDDEN] = "hidden", [TN__GRAPH_RANK] = "scores"};
     const tn__weights *w = &b->m->w;
     const tn__graph_kind kind = b->set->shape.kind;
     const bool argmax = kind == TN__GRAPH_ARGMAX || kind == TN__GRAPH_NEXT;
     b->suffix[0] = '\0';
     if (w->out_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         x = tn__name_node(b, tn__build_norm(b, x, w->out_norm, w->out_norm_b), "output_norm");
-    if (kind == TN__GRAPH_LOGITS || argmax) x = build_head(b, x);
+    if (kind == TN__GRAPH_LOGITS || kind == TN__GRAPH_CANDIDATES || argmax) x = build_head(b, x);
     if (kind == TN__GRAPH_HIDDEN) x = build_embedding_head(b, x);
     if (kind == TN__GRAPH_RANK) x = build_classifier(b, x);
     if (argmax) {
         b->set->sums = tn_name(b->a, tn_output(tn_sum_rows(b->a, x)), "sums");
         x = tn_argmax(b->a, x);
     }
-    return tn_name(b->a, tn_output(x), "%s", names[kind]);
+    x = tn_name(b->a, tn_output(x), "%s", names[kind]);
+    if (kind == TN__GRAPH_CANDIDATES) build_candidates(b, x);
+    return x;
 }
 
 tn__builder tn__begin_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
@@ -171,5 +181,6 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     TN_TRY(b.status);
     set->graph = b.graph;
     if (set->sums) TN_TRY(tn_graph_add(set->graph, set->sums));
+    if (set->largest_logits) TN_TRY(tn_graph_add(set->graph, set->largest_logits));
     return tn_graph_add(set->graph, set->result);
 }

@@ -101,11 +101,14 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     kv->factors_from = p->factors;
     if (!kv->layers || !kv->tables || !kv->factors) return TN_E_NOMEM;
     TN_TRY(size_groups(p, kv));
-    size_t n_tensors = TN__LAYER_TENSORS_MOST * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices + 1;
+    size_t n_tensors = TN__LAYER_TENSORS_MOST * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices + 2;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n_tensors, 0), .no_alloc = true}, &kv->arena));
     for (int32_t i = 0; i < h->n_layer; i++) TN_TRY(new_layer(p, kv, i));
     kv->argmax = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 2), "argmax");
     kv->argmax_device = p->output_device;
+    kv->candidates_part = tn__align_up((size_t)p->n_candidates * (size_t)p->session->n_outputs, 64);
+    if (p->n_candidates)
+        kv->candidates = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 3 * kv->candidates_part), "candidates");
     return tn_arena_status(kv->arena);
 }
 
@@ -116,7 +119,7 @@ tn_tensor *tn__kv_layer_tensor(const tn__kv *kv, int32_t layer, int i) {
 }
 
 size_t tn__kv_tensor_count(const tn__kv *kv) {
-    return TN__LAYER_TENSORS_MOST * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2;
+    return TN__LAYER_TENSORS_MOST * (size_t)kv->n_layer + TN__CACHE_GROUPS + 3;
 }
 tn_tensor *tn__kv_tensor(const tn__kv *kv, size_t device, size_t i) {
     const size_t in_layers = TN__LAYER_TENSORS_MOST * (size_t)kv->n_layer;
@@ -129,7 +132,8 @@ tn_tensor *tn__kv_tensor(const tn__kv *kv, size_t device, size_t i) {
     size_t group = i - in_layers;
     if (group < TN__CACHE_GROUPS) return kv->tables[group * kv->n_devices + device];
     if (group == TN__CACHE_GROUPS) return kv->factors[device];
-    return (size_t)kv->argmax_device == device ? kv->argmax : NULL;
+    if ((size_t)kv->argmax_device != device) return NULL;
+    return group == TN__CACHE_GROUPS + 1 ? kv->argmax : kv->candidates;
 }
 
 /* Bytes of the tensors from number `begin` on that one allocation can hold, and the number of the next. */

@@ -48,7 +48,11 @@ typedef struct tn__kv {
     const tn_tensor *factors_from;
     /* Graphs of one token leave the argmax here, and the sum of its logits: the next graph reads it on the device. */
     tn_tensor *argmax;
-    int argmax_device;
+    /* Graphs that give candidates leave them here: tokens, logits and sums, each `candidates_part` words. NULL: none.
+     */
+    tn_tensor *candidates;
+    int64_t candidates_part;
+    int argmax_device; /* of both */
     tn_arena *arena;
     tn__kv_buffer *buffers; /* as few per device as its largest allocation allows */
     size_t n_buffers;
@@ -66,6 +70,7 @@ typedef struct tn__kv_params {
     const tn_tensor *factors; /* RoPE factors that all layers share, or NULL, and their device */
     int factors_device;
     int output_device;
+    int32_t n_candidates;
 } tn__kv_params;
 
 /* Makes tensors and sizes page tables; takes no device memory yet. */

@@ -26,13 +26,15 @@ static tn_status add_shape(shape_list *l, tn__graph_kind kind, int32_t n_tokens,
 }
 
 /* Graphs of n tokens: each number of outputs that a micro-batch can be rounded to. */
-static tn_status add_token_shapes(const tn_session_params *p, int32_t n, shape_list *l) {
+static tn_status add_token_shapes(const tn_session_plan *plan, int32_t n, shape_list *l) {
+    const tn_session_params *p = &plan->params;
     const tn__graph_kind kind = tn__token_graph_kind(p);
     const size_t first = l->n;
     for (int32_t wanted = 1, outputs = 0, most = tn__max_outputs(p, n); outputs < most; wanted = outputs + 1) {
         outputs = tn__outputs_for(p, wanted, n);
         TN_TRY(add_shape(l, kind, n, outputs));
         if (!p->embeddings) TN_TRY(add_shape(l, TN__GRAPH_ARGMAX, n, outputs));
+        if (tn__plan_candidates(plan)) TN_TRY(add_shape(l, TN__GRAPH_CANDIDATES, n, outputs));
     }
     for (size_t a = first, b = l->n - 1; a < b; a++, b--) { /* the largest first */
         tn__shape shape = l->list[a];
@@ -55,7 +57,7 @@ static tn_status add_move_shapes(const tn_session_plan *p, shape_list *l) {
 static tn_status list_shapes(const tn_session_plan *p, shape_list *l) {
     const int32_t limit = p->params.n_ubatch;
     for (int32_t n = limit; n > 0;) {
-        TN_TRY(add_token_shapes(&p->params, n, l));
+        TN_TRY(add_token_shapes(p, n, l));
         int32_t next = n - 1; /* the largest number of tokens that is rounded to less */
         while (next > 0 && tn__round_tokens(next, limit) >= n) next--;
         n = next > 0 ? tn__round_tokens(next, limit) : 0;
@@ -138,6 +140,8 @@ tn_status tn__graphs_keep(tn_session_plan *p) {
     shape_list l = {0};
     tn_status status = add_shape(&l, TN__GRAPH_ARGMAX, decode.n_tokens, decode.n_outputs);
     if (p->params.embeddings) l.n = 0;
+    if (status == TN_OK && tn__plan_candidates(p))
+        status = add_shape(&l, TN__GRAPH_CANDIDATES, decode.n_tokens, decode.n_outputs);
     if (status == TN_OK && tn__queued_step_possible(p)) status = add_shape(&l, TN__GRAPH_NEXT, 1, 1);
     if (status == TN_OK) status = add_move_shapes(p, &l);
     for (size_t i = 0; i < l.n && status == TN_OK; i++) {

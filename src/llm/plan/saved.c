@@ -72,6 +72,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->cache_disk ? (int64_t)p->cache_disk_bytes : 0,
                                p->cache_disk ? (int64_t)strlen(p->cache_disk) : 0,
                                p->n_outputs,
+                               p->n_candidates,
                                tn__cache_key(p),
                                p->n_pipeline,
                                p->n_gpu_layers,

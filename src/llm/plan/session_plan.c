@@ -62,10 +62,20 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     TN_TRY(tn__pooling_params(m, p));
     if (p->n_outputs == 0) p->n_outputs = p->embeddings && p->pooling == TN_POOLING_NONE ? p->n_batch : p->n_seqs;
     if (p->n_outputs > p->n_batch) p->n_outputs = p->n_batch;
+    if (p->n_candidates < 0 || p->n_candidates > 1024)
+        return tn_fail(TN_E_INVALID, "%d candidates per row; 0 to 1024 are possible", p->n_candidates);
+    if (p->n_candidates > m->h.n_vocab) p->n_candidates = m->h.n_vocab;
     return tn__cache_types_check(p);
 }
 
 /* ---- Devices ---- */
+
+int32_t tn__plan_candidates(const tn_session_plan *p) {
+    if (p->params.embeddings || p->params.sched || !p->params.n_candidates) return 0;
+    const int device = p->placement.device_of_layer[p->model->h.n_layer + 1];
+    const tn_buffer_type *type = tn_device_buffer_type(tn__plan_device(p, (size_t)device));
+    return tn_buffer_type_is_host(type) ? 0 : p->params.n_candidates;
+}
 
 /* All GPUs, unless the caller names devices: the integrated ones last, because they are slower and their memory is
  * the host's. Simulated ones are used only by name. */
@@ -251,6 +261,7 @@ static tn_status plan_cache(tn_session_plan *p) {
         .n_devices = p->placement.n_devices,
         .factors = tn__rope_factors(p),
         .output_device = p->placement.device_of_layer[m->h.n_layer + 1],
+        .n_candidates = tn__plan_candidates(p),
     };
     for (size_t i = 0; params.factors && i < m->n_all; i++)
         if (m->all[i].tensor == params.factors) params.factors_device = tn__placement_of_weight(p, &m->all[i]);

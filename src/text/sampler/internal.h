@@ -71,6 +71,8 @@ struct tn_sampler {
     tn__key *list;
     size_t count; /* of the list */
     bool dense;
+    bool partial; /* the list lacks tokens at or under `below` (largest.c) */
+    float below;
     bool drawn; /* the candidates are those of a draw */
 
     tn__random random;
@@ -121,6 +123,9 @@ void tn__apply_top_p(tn_sampler *s);
 void tn__apply_min_p(tn_sampler *s);
 void tn__apply_xtc(tn_sampler *s);
 void tn__apply_temperature(tn_sampler *s);
+
+/* The sampler of this kind; NULL if it does not apply to a greedy draw, or to one with mirostat. */
+tn__sampler_fn tn__sampler_apply(const tn_sampler *s, tn_sampler_kind kind, bool greedy);
 
 tn_token tn__draw(tn_sampler *s);
 tn_token tn__draw_mirostat_1(tn_sampler *s);

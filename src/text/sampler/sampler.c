@@ -291,9 +291,10 @@ static tn_token argmax_of_row(const tn_sampler *s) {
     return (tn_token)i;
 }
 
-static bool sampler_applies(const tn_sampler *s, tn_sampler_kind kind, bool greedy) {
-    if (kind == TN_SAMPLER_PENALTIES || kind == TN_SAMPLER_DRY) return true;
-    return !greedy && (s->params.mirostat == 0 || kind == TN_SAMPLER_TEMPERATURE);
+tn__sampler_fn tn__sampler_apply(const tn_sampler *s, tn_sampler_kind kind, bool greedy) {
+    const bool always = kind == TN_SAMPLER_PENALTIES || kind == TN_SAMPLER_DRY;
+    const bool applies = always || (!greedy && (s->params.mirostat == 0 || kind == TN_SAMPLER_TEMPERATURE));
+    return applies ? samplers[kind].apply : NULL;
 }
 
 bool tn_sampler_is_greedy(const tn_sampler *s) {
@@ -317,6 +318,7 @@ tn_status tn_sampler_sample(tn_sampler *s, const float *logits, size_t n_vocab, 
     if (s->grammar) TN_TRY(tn_grammar_mask(s->grammar, &mask));
     s->drawn = false;
     s->dense = true;
+    s->partial = false;
     s->scan->load(s->row, s->block_max, logits, mask, n_vocab);
     for (size_t i = 0; i < s->params.n_logit_bias; i++) {
         tn_token token = s->params.logit_bias[i].token;
@@ -328,8 +330,10 @@ tn_status tn_sampler_sample(tn_sampler *s, const float *logits, size_t n_vocab, 
         return tn_fail(TN_E_INFEASIBLE, "no token is possible: %s",
                        mask ? "the grammar allows none whose logit is above -inf" : "every logit is -inf");
     bool greedy = s->params.temperature < TN__TEMPERATURE_MIN;
-    for (size_t i = 0; i < s->params.n_chain; i++)
-        if (sampler_applies(s, s->params.chain[i], greedy)) samplers[s->params.chain[i]].apply(s);
+    for (size_t i = 0; i < s->params.n_chain; i++) {
+        const tn__sampler_fn apply = tn__sampler_apply(s, s->params.chain[i], greedy);
+        if (apply) apply(s);
+    }
     if (greedy)
         *out = argmax_of_row(s);
     else if (s->params.mirostat == 1)

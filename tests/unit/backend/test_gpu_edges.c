@@ -89,6 +89,33 @@ static void empty_tensors_are_supported(void **state) {
     tn_stream_free(stream);
 }
 
+/* The largest values of long rows: smooth, with ties, all equal, and with NaN. */
+static void largest_of_long_rows(void **state) {
+    (void)state;
+    NEED_GPU();
+    tn_stream *stream;
+    tn_arena *a;
+    rng r = {5};
+    assert_ok(tn_stream_new(gpu, NULL, &stream));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 16 << 20}, &a));
+    for (int kind = 0; kind < 5; kind++) {
+        const int64_t n = 4096 + (int64_t)rng_below(&r, 9000);
+        tn_tensor *x = dense(a, TN_F32, n, 3, 1, &r);
+        float *v = x->data;
+        for (int64_t i = 0; i < 3 * n; i++) {
+            if (kind == 1) v[i] = roundf(4 * v[i]);
+            if (kind == 2) v[i] = 1;
+            if (kind == 3 && i % 3) v[i] = NAN;
+            if (kind == 4) v[i] = (float)(i % n); /* ascending */
+        }
+        const int counts[] = {1, 40, 256, 1024};
+        for (int k = 0; k < 4; k++) check_node(stream, tn_top_k(a, x, counts[k]));
+    }
+    assert_ok(tn_arena_status(a));
+    tn_arena_free(a);
+    tn_stream_free(stream);
+}
+
 /* Dimensions beyond the limits of a grid run, or the device says that it does not support them. */
 static void large_dimensions_are_refused_or_run(void **state) {
     (void)state;
@@ -499,6 +526,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_caches_of_few_heads_agree_with_the_reference),
         cmocka_unit_test(empty_tensors_are_supported),
+        cmocka_unit_test(largest_of_long_rows),
         cmocka_unit_test(large_dimensions_are_refused_or_run),
         cmocka_unit_test(matmuls_of_different_views_are_not_confused),
         cmocka_unit_test(empty_batches_run),

@@ -63,6 +63,7 @@ static tn_session_params case_params(const law_case *c) {
     p.n_batch = p.n_ubatch = c->n_ubatch;
     p.n_seqs = c->n_seqs;
     p.n_outputs = c->n_outputs ? c->n_outputs : c->n_ubatch;
+    p.n_candidates = 7;
     p.n_threads = 1;
     p.embeddings = c->embeddings;
     if (c->fast) p.pack = &fast_effort;
@@ -143,6 +144,7 @@ static tn_status decode_kind(tn_session *session, const law_case *c, int32_t n, 
     tn_batch batch = {.n_tokens = n, .tokens = tokens, .seqs = seqs};
     if ((kind == ALL_ROWS || kind == SOME_ROWS) && !c->embeddings) batch.outputs = outputs;
     batch.argmax = kind == ARGMAX && !c->embeddings;
+    batch.candidates = kind == SEQUENCES || kind == SOME_ROWS;
     return tn_session_decode(session, &batch);
 }
 

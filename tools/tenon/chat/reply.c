@@ -114,8 +114,9 @@ static tn_status decode_tokens(struct dialog *d, const tn_token *ids, size_t cou
         uint64_t begin = tn_time_ns();
         /* Greedy sampling needs only the argmax of each step. */
         bool best = count == 1 && d->sampler && tn_sampler_is_greedy(d->sampler);
-        status =
-            tn_session_decode(d->session, &(tn_batch){.n_tokens = (int32_t)n, .tokens = ids + done, .argmax = best});
+        status = tn_session_decode(
+            d->session,
+            &(tn_batch){.n_tokens = (int32_t)n, .tokens = ids + done, .argmax = best, .candidates = true});
         ns = tn_time_ns() - begin;
         if (status == TN_OK) d->cached.count += n;
         progress_update(&progress, done + n);

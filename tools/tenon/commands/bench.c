@@ -123,7 +123,7 @@ static tn_status decode_steps(struct bench *b, int32_t steps) {
     return TN_OK;
 }
 
-static double rate_of(int64_t tokens, uint64_t ns) { return (double)tokens * 1e9 / (double)(ns ? ns : 1); }
+static double bench_rate(int64_t tokens, uint64_t ns) { return (double)tokens * 1e9 / (double)(ns ? ns : 1); }
 
 /* Prompts, generation, and both: generated tokens over the time of prompts and generation. */
 static tn_status measure_sequences(struct bench *b, struct bench_result r[3]) {
@@ -137,9 +137,9 @@ static tn_status measure_sequences(struct bench *b, struct bench_result r[3]) {
         TN_TRY(decode_steps(b, i < 0 && b->generate > 4 ? 4 : b->generate));
         uint64_t end = tn_time_ns();
         if (i < 0) continue;
-        r[0].rates[i] = rate_of((int64_t)b->sequences * b->prompt, middle - begin);
-        r[1].rates[i] = rate_of((int64_t)b->sequences * b->generate, end - middle);
-        r[2].rates[i] = rate_of((int64_t)b->sequences * b->generate, end - begin);
+        r[0].rates[i] = bench_rate((int64_t)b->sequences * b->prompt, middle - begin);
+        r[1].rates[i] = bench_rate((int64_t)b->sequences * b->generate, end - middle);
+        r[2].rates[i] = bench_rate((int64_t)b->sequences * b->generate, end - begin);
     }
     for (int i = 0; i < 3; i++) qsort(r[i].rates, (size_t)b->repeats, sizeof *r[i].rates, ascending);
     return TN_OK;

@@ -485,6 +485,7 @@ int session_params_from(const struct args *args, tn_session_params *p) {
     p->n_pipeline = (int)args_int(args, "pipeline");
     p->repeatable = args_flag(args, "repeatable");
     p->no_repack = !args_flag(args, "repack");
+    p->n_candidates = SAMPLED_CANDIDATES;
     p->rope_base = (float)args_real(args, "rope-freq-base");
     p->rope_scale = (float)args_real(args, "rope-freq-scale");
     if (args_real(args, "rope-scale") > 0 && p->rope_scale > 0)

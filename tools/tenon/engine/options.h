@@ -20,6 +20,9 @@ const char *find_model(const struct args *args, char *buffer, size_t size);
 
 /* The format that --chat-format names, or NULL. Returns an exit code. */
 int chat_format_from(const struct args *args, const char **format);
+/* Largest logits that a GPU gives for sampling: enough for top-k 40, some penalties, and grammars that allow common
+ * tokens. */
+enum { SAMPLED_CANDIDATES = 256 };
 
 /* Session parameters from the options; they are valid as long as `args`. Returns an exit code. */
 int session_params_from(const struct args *args, tn_session_params *params);

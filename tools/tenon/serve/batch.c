@@ -92,8 +92,7 @@ static void sample_rows(void *user, int index, int count) {
         const int share = (index + i) % count, end = e->n_rows * (share + 1) / count;
         for (int n; (n = e->n_rows * share / count + atomic_fetch_add(&e->next_row[share], 1)) < end;) {
             struct slot *slot = e->rows[n].slot;
-            slot->sampled =
-                tn_generator_sample_logits(slot->job->generator, e->rows[n].logits, (size_t)e->served->info.n_vocab);
+            slot->sampled = tn_generator_sample(slot->job->generator, e->session, e->rows[n].row);
             if (slot->sampled != TN_OK && slot->sampled != TN_END)
                 snprintf(slot->error, sizeof slot->error, "%s", tn_error());
         }
@@ -101,7 +100,7 @@ static void sample_rows(void *user, int index, int count) {
 }
 
 /* Reports what a slot's generator has sampled, and ends the job if the text has ended or a limit is reached. */
-static void report_sample(struct engine *e, struct slot *slot, const float *logits) {
+static void report_sample(struct engine *e, struct slot *slot, int32_t row) {
     struct job *job = slot->job;
     struct served *served = e->served;
     const tn_token token = tn_generator_token(job->generator);
@@ -117,7 +116,7 @@ static void report_sample(struct engine *e, struct slot *slot, const float *logi
         output_end_slot(e, slot, FINISH_EOS, text, length, "", false);
         return;
     }
-    output_token(e, slot, token, logits, text, length, false);
+    output_token(e, slot, token, job->n_top >= 0 ? tn_session_logits(e->session, row) : NULL, text, length, false);
     if (slot->sampled == TN_END) {
         bool user = (size_t)stop < job->n_user_stops;
         output_end_slot(e, slot, user ? FINISH_WORD : FINISH_EOS, "", 0, job->stops[stop], false);
@@ -142,10 +141,10 @@ static void take_results(struct engine *e) {
         struct slot *slot = &e->slots[e->seqs[i]];
         slot->n_kv = e->positions[i] + 1;
         if (!e->outputs[i]) continue;
-        const float *logits = tn_session_logits(e->session, row++);
-        if (!slot->job || !logits) continue;
+        const int32_t at = row++;
+        if (!slot->job) continue;
         if (slot->job->score_prompt && slot->n_kv < slot->n_prompt) {
-            output_token(e, slot, slot->tokens[slot->n_kv], logits, "", 0, true);
+            output_token(e, slot, slot->tokens[slot->n_kv], tn_session_logits(e->session, at), "", 0, true);
             slot->n_scored = slot->n_kv + 1;
         } else if (slot->n_kv == slot->count) {
             if (!slot->prompted) {
@@ -156,7 +155,7 @@ static void take_results(struct engine *e) {
             if (slot->job->n_predict == 0)
                 output_end_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
             else
-                e->rows[e->n_rows++] = (struct sample_row){slot, logits};
+                e->rows[e->n_rows++] = (struct sample_row){slot, at};
         }
     }
     const int n_threads = tn_threadpool_size(e->threads);
@@ -165,7 +164,7 @@ static void take_results(struct engine *e) {
         tn_threadpool_run(e->threads, 0, sample_rows, e);
     else
         sample_rows(e, 0, 1);
-    for (int i = 0; i < e->n_rows; i++) report_sample(e, e->rows[i].slot, e->rows[i].logits);
+    for (int i = 0; i < e->n_rows; i++) report_sample(e, e->rows[i].slot, e->rows[i].row);
 }
 
 /* After a failed decode: removes what it left in the cache. Its jobs fail, unless the decode was aborted. */
@@ -260,6 +259,15 @@ void engine_publish_state(struct engine *e, bool now) {
     pthread_mutex_unlock(&e->served->lock);
 }
 
+/* Whether a job of the batch needs whole rows of logits. */
+static bool needs_logits(const struct engine *e) {
+    for (int i = 0; i < e->n_slots; i++) {
+        const struct slot *slot = &e->slots[i];
+        if (slot->in_batch && slot->job && (slot->job->n_top >= 0 || slot->job->score_prompt)) return true;
+    }
+    return false;
+}
+
 /* One decode; false if there was nothing to decode. */
 static bool run_round(struct engine *e) {
     tn_status status;
@@ -273,7 +281,8 @@ static bool run_round(struct engine *e) {
                           .positions = e->positions,
                           .seqs = e->seqs,
                           .outputs = e->outputs,
-                          .checkpoints = e->checkpoints};
+                          .checkpoints = e->checkpoints,
+                          .candidates = !needs_logits(e)};
         output_wake(e->served, e->n_tokens > e->n_slots); /* a prompt may take long */
         status = tn_session_decode(e->session, &batch);
     } while (status == TN_E_FULL && stall_youngest_job(e));

@@ -25,7 +25,7 @@ struct slot {
 /* The logits after the last token of a slot. */
 struct sample_row {
     struct slot *slot;
-    const float *logits;
+    int32_t row; /* of the decode's outputs */
 };
 
 struct engine {

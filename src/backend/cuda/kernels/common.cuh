@@ -87,4 +87,11 @@ __device__ static inline void store_float(void *p, int type, float x) {
     }
 }
 
+// A key that orders values as top_k does: NaN after everything, equal values by index. Never 0.
+__device__ static inline uint64_t rank_of(float v, int index) {
+    uint32_t bits = __float_as_uint(v + 0.0f); // makes -0 equal to 0
+    uint32_t order = v != v ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)index);
+}
+
 #endif

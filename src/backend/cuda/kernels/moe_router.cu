@@ -6,13 +6,6 @@ enum { LANE_EXPERTS = 16, MOST_EXPERTS = 32 * LANE_EXPERTS, WARPS = 4, MIX_THREA
 
 // ---- Selecting experts ----
 
-// A key that orders values as top_k does: NaN after everything, equal values by index. Never 0.
-__device__ static inline uint64_t rank_of(float v, int expert) {
-    uint32_t bits = __float_as_uint(v + 0.0f); // makes -0 equal to 0
-    uint32_t order = v != v ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)expert);
-}
-
 // One warp per token holds the values of all experts in registers.
 __global__ static void __launch_bounds__(WARPS * 32)
     moe_router_kernel(const char *x, int64_t x_row, float *probs, int32_t *ids, int n, int used, int tokens) {
