@@ -1,7 +1,7 @@
 # tests/unit/MODULE/test_NAME.c is one cmocka program and one ctest entry; scripts in tests/commands, server, peer and
 # project are end-to-end tests.
 file(GLOB support CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c ${CMAKE_SOURCE_DIR}/tests/support/models/*.c
-     ${CMAKE_SOURCE_DIR}/tests/support/recurrent/*.c)
+     ${CMAKE_SOURCE_DIR}/tests/support/recurrent/*.c ${CMAKE_SOURCE_DIR}/tests/support/sparse/*.c)
 # The tests' own models have the keys that the program writes.
 add_library(tenon_test_support STATIC ${support} tools/tenon/files/layout.c)
 target_include_directories(tenon_test_support PUBLIC tests/support include src PRIVATE tools/tenon)
@@ -32,7 +32,7 @@ set_tests_properties(pages_on_host PROPERTIES TIMEOUT 600 ENVIRONMENT "TENON_GPU
 set_target_properties(test_tensor_load PROPERTIES ENABLE_EXPORTS ON)
 
 # Compares models with reference logits; tests/zoo/run.sh calls it for every model of the golden zoo.
-add_executable(zoo tests/zoo/zoo.c)
+add_executable(zoo tests/zoo/zoo.c tests/zoo/ties.c)
 set_target_properties(zoo PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_link_libraries(zoo PRIVATE tenon_flags tenon_llm_static tenon_static)
 

@@ -205,6 +205,7 @@ TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
     X(POOL_2D, pool_2d, "pool(x)", 1, 1, CONV, 0)                                                                    \
     X(UPSCALE, upscale, "upscale(x)", 1, 1, MOVE, 0)                                                                 \
     X(ATTENTION, attention, "attention(q,k,v)", 3, 9, ATTENTION, 0)                                                  \
+    X(SELECT_POSITIONS, select_positions, "select(q,keys)", 4, 5, ATTENTION, 0)                                      \
     X(CAUSAL_CONV, causal_conv, "conv(x,state)", 4, 5, RECURRENT, 0)                                                 \
     X(LINEAR_ATTENTION, linear_attention, "linear(q,k,v,state)", 5, 8, RECURRENT, 0)                                 \
     X(SELECTIVE_SCAN, selective_scan, "scan(x,state)", 7, 7, RECURRENT, 0)                                           \
@@ -294,6 +295,12 @@ typedef struct tn_attention_params {
     int32_t bias_bidirectional; /* with `bias_table`: half of the buckets are for cells after the query */
 } tn_attention_params;
 
+typedef struct tn_select_params {
+    int32_t k, block;             /* entries of a query, at most; positions of an entry, 0: 1 */
+    int32_t local;                /* entries that are always selected: the query's own and those before it */
+    int32_t causal, window, page; /* as in tn_attention_params */
+} tn_select_params;
+
 /* Parameters of tn_linear_attention (recurrent.h). */
 typedef struct tn_linear_attention_params {
     float scale;   /* of the result */
@@ -378,6 +385,7 @@ typedef union tn_op_params {
     } hadamard;
     tn_rope_params rope;
     tn_attention_params attention;
+    tn_select_params select;
     tn_linear_attention_params linear_attention;
     struct {
         int32_t silu;
@@ -649,6 +657,14 @@ enum {
     TN_ATTN_BIAS_TABLE
 };
 TN_API tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const tn_attention_params *p);
+/* An indexer: the entries for `selected` with the highest scores. q f32[size, heads, tokens], keys f32[size, cells],
+ * q_pos and pages as above, weights f32[heads, tokens] or NULL. With weights the score of a cell is Σ_h weights[h] ·
+ * max(0, q_h · key), and the result i32[k, tokens]; without, every head selects by q_h · key: i32[k, tokens, heads].
+ * An entry has the highest score of its visible cells. Of equal scores the lower entry is selected, NaN last. Lists
+ * are in ascending order and end with -1 where a query sees fewer than k entries. */
+TN_API tn_tensor *tn_select_positions(tn_arena *a, tn_tensor *q, tn_tensor *keys, tn_tensor *q_pos, tn_tensor *pages,
+                                      tn_tensor *weights, const tn_select_params *p);
+enum { TN_SELECT_Q, TN_SELECT_KEYS, TN_SELECT_Q_POS, TN_SELECT_PAGES, TN_SELECT_WEIGHTS };
 
 TN_API tn_tensor *tn_cross_entropy_loss(tn_arena *a, tn_tensor *logits, tn_tensor *labels); /* mean over rows → [1] */
 TN_API tn_tensor *tn_timestep_embedding(tn_arena *a, tn_tensor *steps, int dim, int max_period);

@@ -22,6 +22,13 @@ typedef enum tn__gating {
     TN__GATING_SPARSE_MIXER = 100 /* not of GGUF */
 } tn__gating;
 
+/* Where a layer of sparse attention gets its selected positions. */
+typedef enum tn__indexer {
+    TN__INDEXER_NONE,
+    TN__INDEXER_OWN,
+    TN__INDEXER_EARLIER /* the selection of the last layer before it that has an indexer */
+} tn__indexer;
+
 struct tn__mixer;
 
 typedef struct tn__layer_hparams {
@@ -37,7 +44,8 @@ typedef struct tn__layer_hparams {
     /* What mixes tokens in this layer; NULL: attention (parts/attention.c). */
     const struct tn__mixer *mixer;
     int32_t window; /* positions that attention sees; 0: all */
-    int32_t chunk;  /* attention sees the query's chunk of this many positions only; 0: no chunks */
+    tn__indexer indexer;
+    int32_t chunk; /* attention sees the query's chunk of this many positions only; 0: no chunks */
     bool no_rope;
     bool plain_rope; /* RoPE without the model's scaling */
     float rope_base, rope_scale;
@@ -77,7 +85,10 @@ typedef struct tn__hparams {
     int32_t n_expert_groups, n_groups_used; /* experts are chosen from the highest groups; 0 or 1: from all */
     int32_t experts_per_group, n_ff_chunk;  /* of small experts that groups of the others share */
     float expert_group_scale;
-    float experts_sum_scale; /* of the sum of the experts and what runs beside them; 0: none */
+    int32_t n_expert_latent;           /* elements of the experts' input and output; 0: the width */
+    float situ_beta, situ_linear_beta; /* SiTU in place of the activation: bounds of gate and up; 0: none */
+    int32_t residual_block;            /* attention residuals: layers from a kept state to the next; 0: none */
+    float experts_sum_scale;           /* of the sum of the experts and what runs beside them; 0: none */
     int32_t n_token_types;
     /* Recurrent layers. Heads: the rank of the time steps in Mamba, else heads of values; inner: all of them
      * together; groups: heads of keys; state: the size of one. */
@@ -89,6 +100,12 @@ typedef struct tn__hparams {
     int32_t n_embd_layer;         /* elements of the embedding that every layer has of its own; 0: none */
     int32_t short_conv;           /* width of short convolutions */
     int32_t q_rank; /* of latent attention: elements of the row that queries are made from; 0: the state itself */
+    /* Indexers: heads and their size; entries that a query selects, and positions of an entry; entries that are
+     * always selected. */
+    struct {
+        int32_t heads, size, k, block, local;
+        tn_rope_mode rope;
+    } index;
     float kda_lower_bound; /* of Kimi delta attention: the strongest decay; 0: none */
     float yarn_log_mul;    /* of latent attention: multiplies the logarithm of the scaling factor */
     bool causal;

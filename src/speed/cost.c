@@ -73,6 +73,25 @@ static tn__cost attention_cost(const tn_tensor *node, const tn_predict_params *p
     return c;
 }
 
+/* As in causal attention over the keys alone. */
+static tn__cost select_cost(const tn_tensor *node, const tn_predict_params *p) {
+    const tn_tensor *q = node->src[TN_SELECT_Q], *keys = node->src[TN_SELECT_KEYS];
+    const double tokens = (double)q->ne[2], seqs = fmin(fmax(1, (double)p->n_seqs), tokens),
+                 rows = tokens / fmax(seqs, 1);
+    double mean = (double)p->n_past + (rows + 1) / 2, reach = (double)p->n_past + rows;
+    if (node->params.select.window > 0) {
+        mean = fmin(mean, (double)node->params.select.window);
+        reach = fmin(reach, (double)node->params.select.window + rows);
+    }
+    tn__cost c = {.kind = TN__COST_ATTENTION, .type = keys->type, .rows = rows};
+    c.keys = fmin(reach * seqs, (double)keys->ne[1]);
+    c.weights = c.keys * row_bytes_of(keys);
+    c.bytes = c.weights + data_bytes(q) + data_bytes(node);
+    c.scores = tokens * (double)q->ne[1] * mean;
+    c.operations = 2 * c.scores * (double)q->ne[0];
+    return c;
+}
+
 /* Operations per element of the state and token: decay, update and output; the delta rule and RWKV 7 add one more sum
  * and its use, the selective scan an exponential (counted as ten). */
 static double recurrent_operations(const tn_tensor *node) {
@@ -124,6 +143,7 @@ tn__cost tn__node_cost(const tn_tensor *node, const tn_predict_params *params) {
     case TN_OP_OUT_PROD: return multiply_cost(node);
     case TN_OP_MUL_MAT_ID: return experts_cost(node);
     case TN_OP_ATTENTION: return attention_cost(node, params);
+    case TN_OP_SELECT_POSITIONS: return select_cost(node, params);
     default:
         return tn_op_get_family(node->op) == TN_FAMILY_RECURRENT ? recurrent_cost(node, params) : other_cost(node);
     }

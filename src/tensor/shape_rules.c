@@ -642,6 +642,7 @@ const tn__shape_rule tn__shape_rules[TN_OP_COUNT] = {
     [TN_OP_POOL_2D] = rule_pool,
     [TN_OP_UPSCALE] = rule_upscale,
     [TN_OP_ATTENTION] = tn__rule_attention,
+    [TN_OP_SELECT_POSITIONS] = tn__rule_select_positions,
     [TN_OP_CAUSAL_CONV] = tn__rule_causal_conv,
     [TN_OP_LINEAR_ATTENTION] = tn__rule_linear_attention,
     [TN_OP_SELECTIVE_SCAN] = tn__rule_selective_scan,

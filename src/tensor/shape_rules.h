@@ -23,7 +23,8 @@ static inline void has_shape(tn_tensor *t, int64_t n0, int64_t n1, int64_t n2, i
 tn_status tn__check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns, int64_t rows, int64_t n2, int64_t n3);
 tn_status tn__check_sinks(tn_tensor *t, const tn_tensor *sinks, int64_t heads);
 
-tn_status tn__rule_attention(tn_tensor *t); /* shape_attention.c */
+tn_status tn__rule_attention(tn_tensor *t);        /* shape_attention.c */
+tn_status tn__rule_select_positions(tn_tensor *t); /* select.c */
 /* Recurrent ops (recurrent.c). */
 tn_status tn__rule_causal_conv(tn_tensor *t);
 tn_status tn__rule_linear_attention(tn_tensor *t);

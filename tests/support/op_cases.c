@@ -449,7 +449,7 @@ static tn_page_run hostile_run(int64_t cells, int32_t page, rng *r) {
 
 /* Sequences that share the cells, in runs that lie anywhere. Most are as a session makes them: whole pages of one
  * sequence, in order of position, of which the last is open. */
-static int32_t random_pages(tn_arena *a, tn_attention_sources *s, int64_t tokens, int64_t cells, rng *r) {
+int32_t random_pages(tn_arena *a, tn_attention_sources *s, int64_t tokens, int64_t cells, rng *r) {
     static const int32_t sizes[] = {1, 3, 16, 32, 64, 64, 128, 256};
     const int32_t page = sizes[rng_below(r, 8)];
     const int64_t sequences = chance(r, 70) ? pick_int(r, 1, 5) : pick_int(r, 1, 64),
@@ -626,7 +626,7 @@ tn_tensor *random_case(tn_arena *a, tn_op op, rng *r, bool wild) {
     case TN_FAMILY_ROPE: return rope_case(a, r);
     case TN_FAMILY_MATMUL: return matmul_case(a, op, r, wild);
     case TN_FAMILY_CONV: return conv_case(a, op, r);
-    case TN_FAMILY_ATTENTION: return attention_case(a, r);
+    case TN_FAMILY_ATTENTION: return op == TN_OP_SELECT_POSITIONS ? select_case(a, r) : attention_case(a, r);
     case TN_FAMILY_RECURRENT: return recurrent_case(a, op, r);
     case TN_FAMILY_CUSTOM: return custom_case(a, r);
     default: return NULL;

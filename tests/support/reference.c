@@ -615,6 +615,7 @@ void reference_run(const tn_tensor *node, double *out, double *scale_out) {
     case TN_OP_MUL_MAT_ID: mul_mat_id(node, out, scale); break;
     case TN_OP_OUT_PROD: out_prod(node, out, scale); break;
     case TN_OP_ATTENTION: attention(node, out, scale); break;
+    case TN_OP_SELECT_POSITIONS: reference_select(node, out); break;
     case TN_OP_CONV_1D:
     case TN_OP_CONV_2D: reference_conv(node, out, scale); break;
     case TN_OP_IM2COL: reference_im2col(node, out); break;

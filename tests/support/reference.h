@@ -26,6 +26,12 @@ tn_tensor *cache_case(tn_arena *arena, int i, rng *r);
 /* The same for latent attention, where the values are a view of the keys. */
 tn_tensor *latent_case(tn_arena *arena, int i, rng *r);
 
+/* A random page table and queries; returns the cells of a page. */
+int32_t random_pages(tn_arena *a, tn_attention_sources *s, int64_t tokens, int64_t cells, rng *r);
+/* Random selections, with small whole numbers, so that scores are exact and many are equal. */
+tn_tensor *select_case(tn_arena *arena, rng *r);
+void reference_select(const tn_tensor *node, double *result);
+
 /* A random table for recurrent ops: interleaved sequences, branches, stored states, padding; with `hostile` also
  * entries that do not belong into a table. */
 void random_steps(int32_t (*steps)[4], int64_t tokens, int64_t rows, bool hostile, rng *r);

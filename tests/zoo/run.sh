@@ -14,9 +14,11 @@ for head in "$golden"/*.head; do
     name=$(basename "$head" .head)
     [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
     "$work/fill" "$head" "$work/$name.gguf" "${SEED:-7}"
-    text=$("$build/tests/zoo" "$work/$name.gguf" "$golden/$name.logits" ${MODES:-batch} 2>&1)
+    # An indexer selects the lower of two positions with equal scores; the reference's order is applied here.
+    case $name in deepseek32-* | glm-dsa-* | dots3note-*) ties=heap ;; *) ties= ;; esac
+    text=$(TENON_ZOO_TIES=$ties "$build/tests/zoo" "$work/$name.gguf" "$golden/$name.logits" ${MODES:-batch} 2>&1)
     if [ $? -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
-    echo "$name: ${text//$'\n'/; }"
+    echo "$name: ${text//$'\n'/; }${ties:+ (equal scores in the order of the reference)}"
     rm -f "$work/$name.gguf"
 done
 echo "zoo: $passed passed, $failed failed"

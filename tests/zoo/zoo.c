@@ -4,9 +4,12 @@
  * Modes: `batch` (24 tokens at once, then one by one; the default), `cuts` (the batch cut at every position),
  * `pairs` (two interleaved sequences, the second one token behind). Prints the NMSE of the rows of the first batch
  * and of the single tokens, for the worst run of each mode, and exits with 1 if one is above $TENON_ZOO_BAR (1e-6).
- * $TENON_ZOO_DEVICE names the device, $TENON_ZOO_CACHE the type of the KV cache (f32). A model that is not causal
+ * $TENON_ZOO_DEVICE names the device, $TENON_ZOO_CACHE the type of the KV cache (f32).
+ * $TENON_ZOO_TIES names the reference's order of positions with equal scores (ties.h). A model that is not causal
  * (text diffusion) reads all tokens as a whole: nothing is cut, and the two sequences hold the same tokens. Of an
  * encoder the reference has the states of the tokens. */
+#include "ties.h"
+
 #include "tenon/llm.h"
 
 #include <math.h>
@@ -129,6 +132,8 @@ int main(int count, char **arguments) {
     if (c.states) p.pooling = TN_POOLING_NONE;
     if (!c.causal) c.first = c.n_tokens;
     if (tn_session_open(model, &p, &session) != TN_OK) return fail("session", path);
+    zoo_ties ties = zoo_ties_of(getenv("TENON_ZOO_TIES"), c.n_tokens);
+    if (ties.order != TIES_OWN) tn_sched_set_eval(tn_session_sched(session), zoo_replace_ties, &ties);
     int result = 0;
     for (int i = 3; i < (count > 3 ? count : 4); i++) {
         const int one = run_mode(path, session, &c, count > 3 ? arguments[i] : "batch", bar ? atof(bar) : 1e-6);

@@ -96,6 +96,9 @@ tn_status compile_mul_mat_id(const compilation &c, const tn_tensor *t);
 size_t attention_scratch(const device_description &device, const tn_tensor *t);
 tn_status compile_attention(const compilation &c, const tn_tensor *t);
 bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
+bool select_supported(const tn_tensor *t, char *reason, size_t reason_size);
+size_t select_scratch(const device_description &device, const tn_tensor *t);
+tn_status compile_select_positions(const compilation &c, const tn_tensor *t);
 enum { MOST_RECURRENT_HEAD = 256 };
 bool recurrent_supported(const tn_tensor *t, char *reason, size_t reason_size);
 size_t strand_plan_bytes(const tn_tensor *t); // of a recurrent op

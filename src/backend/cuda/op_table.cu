@@ -117,6 +117,7 @@ struct op_table {
         rows[TN_OP_MUL_MAT] = {compile_mul_mat, supports_mul_mat, mul_mat_scratch};
         rows[TN_OP_MUL_MAT_ID] = {compile_mul_mat_id, supports_mul_mat_id, mul_mat_id_scratch};
         rows[TN_OP_ATTENTION] = {compile_attention, attention_supported, attention_scratch};
+        rows[TN_OP_SELECT_POSITIONS] = {compile_select_positions, select_supported, select_scratch};
 
         rows[TN_OP_CAUSAL_CONV] = {compile_causal_conv, recurrent_supported};
         rows[TN_OP_LINEAR_ATTENTION] = {compile_linear_attention, recurrent_supported};

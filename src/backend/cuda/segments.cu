@@ -49,6 +49,12 @@ static double node_ns(const device_rates &rates, const tn_tensor *t) {
         operations = 4.0 * (double)tn_nelements(t) * (double)cells;
         bytes += 2.0 * (double)tn_nbytes(k);
         rate = rates.tensor / 2;
+    } else if (t->op == TN_OP_SELECT_POSITIONS) {
+        const tn_tensor *keys = t->src[TN_SELECT_KEYS];
+        double cells = (double)std::min<int64_t>(keys->ne[1], 32768);
+        operations = 2.0 * (double)tn_nelements(x) * cells;
+        bytes += (double)x->ne[2] * 4 * (double)keys->ne[0] * cells;
+        rate = rates.scalar / 2;
     } else {
         for (const tn_tensor *source : t->src)
             if (source && t->op != TN_OP_GET_ROWS && t->op != TN_OP_SET_ROWS &&

@@ -4,9 +4,9 @@
 #include <string.h>
 
 /* Each ends with a row without a name. Lists of architectures follow this order. */
-static const tn__arch *const arch_lists[] = {tn__transformers,    tn__dense_families,  tn__moe_families,
-                                             tn__hybrids,         tn__latent_families, tn__gemma_families,
-                                             tn__encoder_families};
+static const tn__arch *const arch_lists[] = {tn__transformers,   tn__dense_families,  tn__moe_families,
+                                             tn__hybrids,        tn__latent_families, tn__sparse_families,
+                                             tn__gemma_families, tn__encoder_families};
 enum { ARCH_LISTS = sizeof arch_lists / sizeof *arch_lists };
 
 /* The row after this one, or the first; NULL at the end. *list is the number of its list. */

@@ -65,7 +65,7 @@
 #define WQ (MIXES(LATENT) ? LATENT_Q : HAS(GATED_Q) ? 2 * Q : Q) /* maybe with a gate for every query */
 #define ATTN_OUT ((int64_t)l->n_head * (LATENT ? l->latent_v : l->head_v))
 #define Q_NORM LOOSE(HAS(Q_GAIN) ? 1 : HAS(QK_NORM_WIDE) ? Q : l->head_k) /* a head, or all heads */
-#define K_NORM LOOSE(HAS(QK_NORM_WIDE) ? K : l->head_k)
+#define K_NORM LOOSE(HAS(QK_NORM_WIDE) ? K : LATENT ? l->n_rot : l->head_k)
 #define Q_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) || HAS(Q_GAIN) ? HEADS : 0) /* 0: the tensor has one dimension less */
 #define K_NORM_HEADS LOOSE(HAS(QK_NORM_HEADS) ? l->n_head_kv : 0)
 #define SECOND_NORM (MIXES(LIGHTNING) ? ATTN_OUT : EMBD)
@@ -73,6 +73,7 @@
 #define FF l->n_ff
 #define UP LOOSE(HAS(FUSED_UP) ? 2 * (int64_t)l->n_ff : l->n_ff) /* maybe gate and up together: see weights.c */
 #define EXPERT h->n_expert
+#define EXPERT_EMBD (h->n_expert_latent > 0 ? h->n_expert_latent : h->n_embd)
 #define FF_EXPERT h->n_ff_expert
 #define FF_CHUNK h->n_ff_chunk
 #define CHUNK_EXPERTS (h->experts_per_group > 0 ? h->n_expert / h->experts_per_group : 0)
@@ -88,6 +89,12 @@
 #define LATENT_NOPE (l->latent_k - l->n_rot)
 #define LATENT_V l->latent_v
 #define LATENT_KV ((int64_t)l->n_head * (LATENT_NOPE + l->latent_v))
+
+/* Of indexers (parts/indexer.h). */
+#define OWN_INDEXER (l->indexer == TN__INDEXER_OWN)
+#define INDEX_SIZE h->index.size
+#define INDEX_HEADS h->index.heads
+#define INDEX_Q ((int64_t)h->index.heads * h->index.size)
 
 /* Of recurrent mixers (parts/recurrent.h). */
 #define MIXES(kind) (l->mixer && (l->mixer->kinds & TN__MIXES_##kind) != 0)
@@ -119,7 +126,7 @@
 #define SSM_NORM_ROWS (MIXES(MAMBA2) ? h->ssm.groups : 0)
 #define SHORT_WIDTH h->short_conv
 
-/* Of alternating updates (parts/altup.h). */
+/* Of alternating updates (parts/residual/altup.h). */
 #define ALTUP h->n_altup
 #define LAUREL h->laurel_rank
 

@@ -3,11 +3,13 @@
 #ifndef TN_LLM_ARCH_TENSORS_H
 #define TN_LLM_ARCH_TENSORS_H
 
-#include "llm/parts/altup.h"
 #include "llm/parts/experts.h"
+#include "llm/parts/indexer.h"
 #include "llm/parts/latent.h"
 #include "llm/parts/layer_embedding.h"
 #include "llm/parts/recurrent.h"
+#include "llm/parts/residual/altup.h"
+#include "llm/parts/residual/attention_residuals.h"
 #include "tenon/arch.h"
 #include "tenon/tensor.h"
 
@@ -36,7 +38,7 @@
     X(sv, "attn_v.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
     X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM || HAS(Q_GAIN) ? true : OPTIONAL)         \
     X(q_norm_b, "attn_q_norm.bias", D2(Q_NORM, Q_NORM_HEADS), BIAS, OPTIONAL)                                   \
-    X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, ANY_QK_NORM ? true : OPTIONAL)                        \
+    X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, ANY_QK_NORM || (LATENT && HAS(LATENT_K_NORM)) ? true : OPTIONAL) \
     X(k_norm_b, "attn_k_norm.bias", D2(K_NORM, K_NORM_HEADS), BIAS, OPTIONAL)                                   \
     X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, OWN_OUTPUT)                                            \
     X(bo, "attn_output.bias", D1(EMBD), BIAS, EITHER(HAS(OUT_BIAS)))                                            \
@@ -54,10 +56,10 @@
     X(router_bias, "exp_probs_b.bias", D1(EXPERT), BIAS, EITHER(MOE && HAS(ROUTER_BIAS)))                       \
     X(router_bias_bare, "exp_probs_b", D1(EXPERT), BIAS, OPTIONAL)                                              \
     X(exps_norm, "ffn_norm_exps.weight", D1(EMBD), NORM, MOE && HAS(EXPERTS_NORM))                              \
-    X(gate_up_exps, "ffn_gate_up_exps.weight", D3(EMBD, 2 * (int64_t)FF_EXPERT, EXPERT), MATRIX, EITHER(MOE && HAS(MERGED_EXPERTS))) \
-    X(gate_exps, "ffn_gate_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(NO_GATE) && !HAS(MERGED_EXPERTS)) \
-    X(up_exps, "ffn_up_exps.weight", D3(EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(MERGED_EXPERTS))          \
-    X(down_exps, "ffn_down_exps.weight", D3(FF_EXPERT, EMBD, EXPERT), MATRIX, MOE)                              \
+    X(gate_up_exps, "ffn_gate_up_exps.weight", D3(EXPERT_EMBD, 2 * (int64_t)FF_EXPERT, EXPERT), MATRIX, EITHER(MOE && HAS(MERGED_EXPERTS))) \
+    X(gate_exps, "ffn_gate_exps.weight", D3(EXPERT_EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(NO_GATE) && !HAS(MERGED_EXPERTS)) \
+    X(up_exps, "ffn_up_exps.weight", D3(EXPERT_EMBD, FF_EXPERT, EXPERT), MATRIX, MOE && !HAS(MERGED_EXPERTS))          \
+    X(down_exps, "ffn_down_exps.weight", D3(FF_EXPERT, EXPERT_EMBD, EXPERT), MATRIX, MOE)                              \
     X(gate_exps_b, "ffn_gate_exps.bias", D2(FF_EXPERT, EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                  \
     X(up_exps_b, "ffn_up_exps.bias", D2(FF_EXPERT, EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                      \
     X(down_exps_b, "ffn_down_exps.bias", D2(EMBD, EXPERT), BIAS, MOE && HAS(EXPERT_BIAS))                       \
@@ -92,8 +94,11 @@
 #define TN__LAYER_TENSORS(X)                                                                                    \
     TN__COMMON_TENSORS(X)                                                                                       \
     TN__CHUNK_EXPERT_TENSORS(X)                                                                                 \
+    TN__LATENT_EXPERT_TENSORS(X)                                                                                \
+    TN__ATTENTION_RESIDUAL_TENSORS(X)                                                                           \
     TN__RECURRENT_TENSORS(X)                                                                                    \
     TN__LATENT_TENSORS(X)                                                                                       \
+    TN__INDEXER_TENSORS(X)                                                                                      \
     TN__LAYER_EMBEDDING_TENSORS(X)                                                                              \
     TN__ALTUP_TENSORS(X)
 
@@ -125,6 +130,7 @@
 #define TN__MODEL_TENSORS(X)                                                                                         \
     TN__COMMON_MODEL_TENSORS(X)                                                                                      \
     TN__MODEL_LAYER_EMBEDDING_TENSORS(X)                                                                             \
+    TN__MODEL_ATTENTION_RESIDUAL_TENSORS(X)                                                                          \
     TN__MODEL_ALTUP_TENSORS(X)
 
 typedef struct tn__layer {

@@ -19,6 +19,7 @@ typedef struct tn__builder {
     tn_tensor *tokens;       /* an input, or the argmax that the step before left on the device */
     tn_tensor *embedding;    /* of the tokens, before the first layer */
     tn_tensor *shared;       /* what the architecture's `begin` computes once for all layers */
+    tn_tensor *selected;     /* positions that the last indexer selected */
     tn_tensor *router_input; /* what the MoE router of this layer reads; NULL: the input of the experts */
     tn_status status;        /* of tn__append_now */
     char suffix[40]; /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
@@ -67,8 +68,12 @@ tn__qkv tn__build_qkv(tn__builder *b, int32_t il, tn_tensor *x);
 tn__qkv tn__build_projections(tn__builder *b, int32_t il, tn_tensor *x);
 tn__qkv tn__norm_and_rotate(const tn__builder *b, int32_t il, tn__qkv x);
 tn_attention_params tn__attention_params(const tn__builder *b, int32_t il);
-/* Stores k and v in the layer's cells (NULL: they are there, or another layer's) and attends to what the sequence
- * holds: [head, heads, tokens]. */
+/* Stores k and v in the layer's cells (NULL: they are there, or another layer's). Returns the sources of attention
+ * over what the sequence holds, and sets the page of its parameters. */
+tn_attention_sources tn__build_cells(tn__builder *b, int32_t il, const tn__qkv *x, tn_attention_params *params);
+/* From the result of attention over cells to that of the layer. */
+tn_tensor *tn__finish_attend(const tn__builder *b, int32_t il, tn_tensor *y);
+/* All of these: [head, heads, tokens]. */
 tn_tensor *tn__build_attend(tn__builder *b, int32_t il, const tn__qkv *x, const tn_attention_params *params);
 /* All of it, with the output matrix. */
 tn_tensor *tn__build_attention(tn__builder *b, int32_t il, tn_tensor *x);

@@ -113,7 +113,10 @@ static tn_tensor *build_classifier(const tn__builder *b, tn_tensor *x) {
 static size_t graph_tensor_limit(const tn_session_plan *p, tn__shape shape) {
     const tn_model *m = p->model;
     const size_t chunks = tn__ffn_most_chunks(p, shape.n_tokens);
-    return (size_t)m->h.n_layer * (96 + 80 * chunks) + 64;
+    size_t lists = 0; /* block-sparse attention has nodes for every key/value head */
+    for (int32_t i = 0; i < m->h.n_layer; i++)
+        if (m->h.layers[i].indexer && !m->h.layers[i].kv_rank) lists += 8 * (size_t)m->h.layers[i].n_head_kv;
+    return (size_t)m->h.n_layer * (112 + 80 * chunks) + lists + 64;
 }
 
 /* The largest logits of every row. */

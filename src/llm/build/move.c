@@ -1,5 +1,5 @@
 /* Graphs that move cells of the KV cache. */
-#include "llm/build/builder.h"
+#include "llm/parts/mixers.h"
 
 #include <math.h>
 
@@ -18,6 +18,17 @@ static tn_tensor *rotate_keys(const tn__builder *b, tn_tensor *x, int32_t il) {
     return tn_concat(b->a, tn_cont(b->a, before), rotated, 0);
 }
 
+/* The same for the keys of an indexer, [size, cells]. */
+static tn_tensor *rotate_index_keys(const tn__builder *b, tn_tensor *x, int32_t il) {
+    tn_rope_params p = tn__index_rope_params(b, il);
+    p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
+    if (!x) return NULL;
+    const int64_t size = x->ne[0], cells = x->ne[1];
+    tn_tensor *delta = tn__builder_input(b, TN__INPUT_MOVE_DELTA);
+    x = tn_rope(b->a, tn_reshape(b->a, x, size, 1, cells), delta, tn__layer_rope_factors(b, il), &p);
+    return tn_reshape(b->a, x, size, cells);
+}
+
 /* Reads the cells MOVE_FROM, rotates K by MOVE_DELTA if `rotate_layer` is not -1, and writes the cells MOVE_TO. */
 static tn_tensor *move_rows(const tn__builder *b, tn_tensor *cache, int32_t rotate_layer) {
     tn_tensor *x =
@@ -34,9 +45,17 @@ static tn_tensor *move_rows(const tn__builder *b, tn_tensor *cache, int32_t rota
     return tn_set_rows(b->a, cache, x, tn__builder_input(b, TN__INPUT_MOVE_TO));
 }
 
+static tn_tensor *move_index_rows(const tn__builder *b, int32_t il, bool shift) {
+    tn_tensor *cache = b->plan->kv.layers[il].x;
+    if (!shift) return move_rows(b, cache, -1);
+    tn_tensor *x = tn_get_rows(b->a, cache, tn__builder_input(b, TN__INPUT_MOVE_FROM));
+    x = rotate_index_keys(b, tn_name(b->a, x, "moved.%s", cache->name), il);
+    return tn_set_rows(b->a, cache, x, tn__builder_input(b, TN__INPUT_MOVE_TO));
+}
+
 tn_status tn__build_move(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     tn__builder b = tn__begin_graph(p, shape, set);
-    size_t limit = set->n_tensors ? set->n_tensors : 24 * (size_t)b.h->n_layer + 16;
+    size_t limit = set->n_tensors ? set->n_tensors : 32 * (size_t)b.h->n_layer + 16;
     size_t capacity = set->n_tensors ? set->capacity : limit;
     int group = shape.n_outputs;
     bool shift = shape.kind == TN__GRAPH_SHIFT;
@@ -54,8 +73,10 @@ tn_status tn__build_move(const tn_session_plan *p, tn__shape shape, tn__graph_se
         bool rotates = !tn__arch_has(b.arch, TN_ARCH_NO_ROPE) && !b.h->layers[il].no_rope;
         if (l->group != group || !l->k || l->from != il || (shift && !rotates)) continue;
         tn_tensor *k = move_rows(&b, l->k, shift ? il : -1), *v = shift || !l->v ? NULL : move_rows(&b, l->v, -1);
+        tn_tensor *x = l->x ? move_index_rows(&b, il, shift) : NULL;
         TN_TRY(tn_arena_status(a));
         TN_TRY(tn_graph_add(graph, k));
+        if (x) TN_TRY(tn_graph_add(graph, x));
         if (v) TN_TRY(tn_graph_add(graph, v));
         set->graph = graph;
     }

@@ -144,12 +144,11 @@ tn_attention_params tn__attention_params(const tn__builder *b, int32_t il) {
     };
 }
 
-tn_tensor *tn__build_attend(tn__builder *b, int32_t il, const tn__qkv *x, const tn_attention_params *params) {
+tn_attention_sources tn__build_cells(tn__builder *b, int32_t il, const tn__qkv *x, tn_attention_params *params) {
     const tn__layer_hparams *lh = &b->h->layers[il];
     const tn__kv_layer *cache = &b->plan->kv.layers[il];
     const int group = cache->group;
     tn_arena *a = b->a;
-    tn_attention_params p = *params;
     tn_attention_sources src = {.q = build_rotation(b, x->q, cache->rotate_k, "q_rotated"),
                                 .sinks = b->m->w.layers[il].sinks};
     tn_tensor *rows = tn__builder_input(b, group == TN__CACHE_FULL ? TN__INPUT_ROWS_FULL : TN__INPUT_ROWS_WINDOW);
@@ -166,9 +165,18 @@ tn_tensor *tn__build_attend(tn__builder *b, int32_t il, const tn__qkv *x, const 
     src.v = tn_reshape(a, vc, lh->head_v, lh->n_head_kv, cache->v->ne[1]);
     src.q_pos = tn__builder_input(b, TN__INPUT_QUERY_CELLS);
     src.pages = b->plan->kv.tables[(size_t)group * b->plan->kv.n_devices + (size_t)cache->device];
-    p.page = b->plan->kv.groups[group].page;
-    tn_tensor *y = tn__name_node(b, tn_attention(a, &src, &p), "attn");
-    return build_rotation(b, y, cache->rotate_v, "attn_rotated");
+    params->page = b->plan->kv.groups[group].page;
+    return src;
+}
+
+tn_tensor *tn__finish_attend(const tn__builder *b, int32_t il, tn_tensor *y) {
+    return build_rotation(b, y, b->plan->kv.layers[il].rotate_v, "attn_rotated");
+}
+
+tn_tensor *tn__build_attend(tn__builder *b, int32_t il, const tn__qkv *x, const tn_attention_params *params) {
+    tn_attention_params p = *params;
+    const tn_attention_sources src = tn__build_cells(b, il, x, &p);
+    return tn__finish_attend(b, il, tn__name_node(b, tn_attention(b->a, &src, &p), "attn"));
 }
 
 /* The output y of attention, [head, heads, tokens], times a function of x: of every element, or of every head. */

@@ -84,17 +84,22 @@ tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x) {
     tn_tensor *logits =
         tn__build_linear(b, l->router, NULL, l->router_b, b->router_input ? b->router_input : x, "router");
     const tn__expert_choice c = tn__build_choice(b, l, logits);
-    tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens), *weights = c.weights;
+    tn_tensor *in = l->latent_down ? tn__build_linear(b, l->latent_down, NULL, NULL, x, "experts_latent") : x;
+    if (!in) return NULL;
+    const int64_t width = in->ne[0];
+    tn_tensor *row = tn_reshape(a, in, width, 1, tokens), *weights = c.weights;
     if (b->arch->weights_before) {
-        const int64_t each[] = {h->n_embd, h->n_expert_used, tokens, 1};
+        const int64_t each[] = {width, h->n_expert_used, tokens, 1};
         row = tn_mul(a, tn_repeat(a, row, each), tn_reshape(a, weights, 1, h->n_expert_used, tokens));
         row = tn__name_node(b, row, "experts_in");
         weights = tn_scale(a, weights, 0, 1);
     }
     tn_tensor *y = build_expert_activation(b, il, row, c.ids);
     y = build_expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, c.ids, "ffn_down");
-    y = tn__name_node(b, tn_mix(a, y, weights), l->up_shexp ? "ffn_mix" : "ffn_out");
+    y = tn__name_node(b, tn_mix(a, y, weights), l->up_shexp || l->latent_up ? "ffn_mix" : "ffn_out");
     if (l->up_chexps) y = build_chunk_experts(b, l, y, &c);
+    if (l->latent_norm) y = tn__name_node(b, tn__build_norm(b, y, l->latent_norm, NULL), "experts_norm");
+    if (l->latent_up) y = tn__build_linear(b, l->latent_up, NULL, NULL, y, "experts_up");
     if (l->up_shexp) y = tn__name_node(b, tn_add(a, y, build_shared_expert(b, il, x)), "ffn_out");
     return y;
 }

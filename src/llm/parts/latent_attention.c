@@ -13,6 +13,8 @@ static void latent_memory(const tn__hparams *h, int32_t il, tn__layer_memory *m)
     m->k = m->head_k = l->kv_rank + l->n_rot;
     m->v = 0;
     m->head_v = l->kv_rank;
+    m->window = h->causal ? l->window : 0;
+    tn__indexer_memory(h, il, m);
 }
 
 /* [size, heads, tokens]: elements begin … begin+size-1 of every head. */
@@ -46,7 +48,9 @@ tn__latent tn__build_latent(tn__builder *b, int32_t il, tn_tensor *x) {
     tn_tensor *kv = tn__build_linear(b, l->kv_a, NULL, NULL, x, "kv_a");
     y.row = tn_rms_norm(a, tn__build_columns(b, kv, 0, rank), l->kv_a_norm, b->h->norm_eps);
     y.row = tn__name_node(b, y.row, "kv_a_norm");
-    y.key = tn__build_rope(b, il, tn__split_heads(b, kv, lh->n_rot, 1, (size_t)rank * 4), "k_rope");
+    y.key = tn__split_heads(b, kv, lh->n_rot, 1, (size_t)rank * 4);
+    if (l->k_norm) y.key = tn__build_head_norm(b, y.key, l->k_norm, NULL, "k_norm");
+    y.key = tn__build_rope(b, il, y.key, "k_rope");
     return y;
 }
 
@@ -84,14 +88,14 @@ tn_tensor *tn__build_latent_attend(tn__builder *b, int32_t il, const tn__latent 
     tn_attention_params p = tn__attention_params(b, il);
     p.scale = tn__latent_scale(b, il);
     p.page = b->plan->kv.groups[group].page;
-    tn_attention_sources src = {
-        .q = q,
-        .k = tn_reshape(a, kc, rank + lh->n_rot, 1, cells),
-        .v = tn_view(a, kc, 3, (const int64_t[]){rank, 1, cells},
-                     (const size_t[]){cache->k->nb[0], row_bytes, row_bytes}, 0),
-        .q_pos = tn__builder_input(b, TN__INPUT_QUERY_CELLS),
-        .pages = b->plan->kv.tables[(size_t)group * b->plan->kv.n_devices + (size_t)cache->device]};
-    (void)selected;
+    tn_attention_sources src = {.q = q,
+                                .k = tn_reshape(a, kc, rank + lh->n_rot, 1, cells),
+                                .v = tn_view(a, kc, 3, (const int64_t[]){rank, 1, cells},
+                                             (const size_t[]){cache->k->nb[0], row_bytes, row_bytes}, 0),
+                                .q_pos = tn__builder_input(b, TN__INPUT_QUERY_CELLS),
+                                .pages =
+                                    b->plan->kv.tables[(size_t)group * b->plan->kv.n_devices + (size_t)cache->device],
+                                .selected = selected};
     tn_tensor *y = tn__name_node(b, tn_attention(a, &src, &p), "attn");
     if (cache->rotate_k) y = tn_hadamard(a, y, cache->rotate_k);
     y = multiply_heads(b, l->v_b, y, "attn_values");
@@ -101,7 +105,7 @@ tn_tensor *tn__build_latent_attend(tn__builder *b, int32_t il, const tn__latent 
 static tn_tensor *build_latent(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     const tn__latent latent = tn__build_latent(b, il, x);
-    tn_tensor *y = tn__build_latent_attend(b, il, &latent, NULL);
+    tn_tensor *y = tn__build_latent_attend(b, il, &latent, tn__build_selection(b, il, latent.q_low, x));
     if (l->attn_gate && y) { /* a gate for every head or for every element */
         const int64_t heads = b->h->layers[il].n_head, size = y->ne[0] / heads, tokens = y->ne[1];
         tn_tensor *w = tn_reshape(b->a, l->attn_gate, l->attn_gate->ne[0], l->attn_gate->ne[1]);
@@ -180,24 +184,32 @@ tn_status tn__read_latent(const tn_gguf *file, tn__hparams *h) {
     const int32_t v = tn_gguf_get_i32(file, tn__arch_key(file, "attention.value_length_mla"), 0);
     h->q_rank = tn_gguf_get_i32(file, tn__arch_key(file, "attention.q_lora_rank"), 0);
     read_latent_yarn(file, h);
+    const int32_t window_rank = tn_gguf_get_i32(file, tn__arch_key(file, "attention.kv_lora_rank_swa"), rank);
+    const int32_t window_k = tn_gguf_get_i32(file, tn__arch_key(file, "attention.key_length_mla_swa"), k);
+    const int32_t window_v = tn_gguf_get_i32(file, tn__arch_key(file, "attention.value_length_mla_swa"), v);
     const bool expanded = k == 0;
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__layer_hparams *l = &h->layers[i];
         if (l->n_head <= 0 || l->mixer) continue;
-        l->kv_rank = rank;
-        l->latent_k = expanded ? l->head_k : k;
-        l->latent_v = expanded ? l->head_v : v;
-        l->rope_offset = expanded ? l->head_k - l->n_rot : rank;
+        const int32_t own = l->window ? window_rank : rank;
+        l->kv_rank = own;
+        l->latent_k = expanded ? l->head_k : l->window ? window_k : k;
+        l->latent_v = expanded ? l->head_v : l->window ? window_v : v;
+        l->rope_offset = expanded ? l->head_k - l->n_rot : own;
+        if (l->window && !expanded) {
+            l->head_k = tn_gguf_get_i32(file, tn__arch_key(file, "attention.key_length_swa"), l->head_k);
+            l->head_v = tn_gguf_get_i32(file, tn__arch_key(file, "attention.value_length_swa"), l->head_v);
+        }
         l->mixer = expanded ? &tn__expanded_latent_attention : &tn__latent_attention;
-        if (rank < 1 || rank > 65536 || l->latent_k < l->n_rot || (!expanded && l->latent_k == l->n_rot) ||
+        if (own < 1 || own > 65536 || l->latent_k < l->n_rot || (!expanded && l->latent_k == l->n_rot) ||
             l->latent_v < 1 || l->latent_k > 65536 || l->latent_v > 65536 || h->q_rank < 0 || h->q_rank > 1 << 20 ||
             (expanded && l->n_head_kv != l->n_head) ||
-            (!expanded && (l->n_head_kv != 1 || l->head_k != rank + l->n_rot || l->head_v != rank)))
+            (!expanded && (l->n_head_kv != 1 || l->head_k != own + l->n_rot || l->head_v != own)))
             return tn_fail(
                 TN_E_FORMAT,
                 "%s: layer %d: latent attention with rows of %d, heads of %d (k) and %d (v), stored heads of %d and "
                 "%d, %d rotated, is not valid",
-                tn_gguf_path(file), i, rank, l->latent_k, l->latent_v, l->head_k, l->head_v, l->n_rot);
+                tn_gguf_path(file), i, own, l->latent_k, l->latent_v, l->head_k, l->head_v, l->n_rot);
     }
     return TN_OK;
 }

@@ -25,9 +25,9 @@
     X(kda_conv_v, "ssm_conv1d_v.weight", D3(SSM_WIDTH, ONE, Q), CONV, MIXES(KDA))                               \
     X(kda_f_a, "ssm_f_a.weight", D2(EMBD, KDA_LOW), MATRIX, MIXES(KDA))                                         \
     X(kda_f_b, "ssm_f_b.weight", D2(KDA_LOW, Q), MATRIX, MIXES(KDA) ? EITHER(!HAS(WIDE_KDA)) : false)           \
-    X(kda_g_a, "ssm_g_a.weight", D2(EMBD, KDA_LOW), MATRIX, MIXES(KDA) ? EITHER(true) : false)                  \
-    X(kda_g_b, "ssm_g_b.weight", D2(KDA_LOW, Q), MATRIX, MIXES(KDA) ? EITHER(!HAS(WIDE_KDA)) : false)           \
-    X(kda_g, "ssm_g.weight", D2(EMBD, Q), MATRIX, MIXES(KDA) ? OPTIONAL : false)                                \
+    X(kda_g_a, "ssm_g_a.weight", D2(EMBD, KDA_LOW), MATRIX, MIXES(KDA) ? EITHER(!HAS(FULL_KDA_GATE)) : false)                  \
+    X(kda_g_b, "ssm_g_b.weight", D2(KDA_LOW, Q), MATRIX, MIXES(KDA) ? EITHER(!HAS(WIDE_KDA) && !HAS(FULL_KDA_GATE)) : false) \
+    X(kda_g, "ssm_g.weight", D2(EMBD, Q), MATRIX, MIXES(KDA) ? EITHER(HAS(FULL_KDA_GATE)) : false)                                \
     X(ssm_beta_s, "ssm_beta.scale", D1(ONE), BIAS, OPTIONAL)                                                    \
     X(ssm_alpha, "ssm_alpha.weight", D2(EMBD, SSM_HEADS), MATRIX, MIXES(DELTA_NET) && !HAS(FUSED_BETA))         \
     X(ssm_alpha_s, "ssm_alpha.scale", D1(ONE), BIAS, OPTIONAL)                                                  \

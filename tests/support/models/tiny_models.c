@@ -12,11 +12,12 @@
 
 bool tiny_arch_is_tested(const char *name) {
     static const char *const list[] = {
-        "llama",   "granitemoe", "qwen2moe",    "qwen3moe",    "gemma2",      "gemma3",   "phi2",      "phi3",
-        "gpt2",    "falcon",     "mpt",         "olmo",        "olmo2",       "gpt-oss",  "command-r", "bert",
-        "apertus", "exaone4",    "nomic-bert",  "dream",       "modern-bert", "llama4",   "afmoe",     "grovemoe",
-        "mamba",   "mamba2",     "jamba",       "falcon-h1",   "nemotron_h",  "lfm2",     "qwen35",    "qwen3next",
-        "plamo2",  "minimax-01", "kimi-linear", "bailingmoe3", "deepseek2",   "minicpm3", "gemma4"};
+        "llama",     "granitemoe", "qwen2moe",    "qwen3moe",    "gemma2",      "gemma3",   "phi2",      "phi3",
+        "gpt2",      "falcon",     "mpt",         "olmo",        "olmo2",       "gpt-oss",  "command-r", "bert",
+        "apertus",   "exaone4",    "nomic-bert",  "dream",       "modern-bert", "llama4",   "afmoe",     "grovemoe",
+        "mamba",     "mamba2",     "jamba",       "falcon-h1",   "nemotron_h",  "lfm2",     "qwen35",    "qwen3next",
+        "plamo2",    "minimax-01", "kimi-linear", "bailingmoe3", "deepseek2",   "minicpm3", "gemma4",    "glm-dsa",
+        "dots3note", "minimax-m3", "kimi-k3"};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (strcmp(list[i], name) == 0) return true;
     return getenv("TENON_LONG") != NULL;

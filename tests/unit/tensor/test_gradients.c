@@ -293,6 +293,7 @@ static void every_op_is_accounted_for(void **state) {
                                  TN_OP_CONV_TRANSPOSE_2D,
 
                                  TN_OP_UPSCALE,
+                                 TN_OP_SELECT_POSITIONS,
                                  TN_OP_CAUSAL_CONV,
                                  TN_OP_LINEAR_ATTENTION,
                                  TN_OP_SELECTIVE_SCAN,

@@ -27,6 +27,12 @@ static tn_tensor *attend_pages(tn_arena *a, int64_t entry, int32_t page, bool ma
                               .mask = masked ? f32(a, 9, 6, 1, 1) : NULL};
     return tn_attention(a, &s, &(tn_attention_params){.scale = 1, .page = page});
 }
+/* Two heads and 6 tokens; with weights of the heads, or a list for each. */
+static tn_tensor *select_from(tn_arena *a, tn_tensor *keys, bool weighted, int32_t k) {
+    return tn_select_positions(a, f32(a, 8, 2, 6, 1), keys, i32(a, 2, 6, 1), i32(a, 4, 3, 5),
+                               weighted ? f32(a, 2, 6, 1, 1) : NULL,
+                               &(tn_select_params){.k = k, .causal = 1, .page = 4});
+}
 /* Recurrent ops over 6 tokens, with rows of the state of this size. */
 static tn_tensor *recur(tn_arena *a, tn_op op, int64_t row) {
     tn_tensor *state = f32(a, row, 2, 1, 1), *steps = i32(a, 4, 6, 1), *x = f32(a, 8, 2, 6, 1),
@@ -319,7 +325,13 @@ typedef struct fixture {
     X(248, SELECTIVE_SCAN, TN_OK, (8, 6, 1, 1), (recur(a, TN_OP_SELECTIVE_SCAN, 24)))                                \
     X(249, SELECTIVE_SCAN, TN_E_SHAPE, (0, 0, 0, 0), (recur(a, TN_OP_SELECTIVE_SCAN, 25)))                           \
     X(250, RWKV7, TN_OK, (8, 2, 6, 1), (recur(a, TN_OP_RWKV7, 128)))                                                 \
-    X(251, RWKV7, TN_E_SHAPE, (0, 0, 0, 0), (recur(a, TN_OP_RWKV7, 129)))
+    X(251, RWKV7, TN_E_SHAPE, (0, 0, 0, 0), (recur(a, TN_OP_RWKV7, 129)))                                            \
+    X(252, SELECT_POSITIONS, TN_OK, (3, 6, 1, 1), (select_from(a, f32(a, 8, 9, 1, 1), true, 3)))                     \
+    X(253, SELECT_POSITIONS, TN_OK, (3, 6, 2, 1), (select_from(a, f32(a, 8, 9, 1, 1), false, 3)))                    \
+    X(254, SELECT_POSITIONS, TN_E_SHAPE, (0, 0, 0, 0), (select_from(a, f32(a, 4, 9, 1, 1), true, 3)))                \
+    X(255, SELECT_POSITIONS, TN_E_TYPE, (0, 0, 0, 0), (select_from(a, i32(a, 8, 9, 1), true, 3)))                    \
+    X(256, SELECT_POSITIONS, TN_E_INVALID, (0, 0, 0, 0), (select_from(a, f32(a, 8, 9, 1, 1), true, 0)))              \
+    X(257, SELECT_POSITIONS, TN_E_INVALID, (0, 0, 0, 0), (select_from(a, NULL, true, 3)))
 
 #define UNPACK(...) __VA_ARGS__
 static const struct {

@@ -2,6 +2,7 @@
 #include "convert/convert.h"
 #include "convert/recipe.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static uint32_t latent_size(const struct hf_model *m, const char *name) { return config_whole(m->config, name, 0); }
@@ -117,8 +118,36 @@ static tn_status config_kimi_keys(const struct hf_model *m, struct hf_weights *w
     return config_latent_keys(m, weights, w);
 }
 
+/* ---- Indexers ---- */
+
+/* Layers that use the selection of an earlier one are listed. */
+static tn_status indexer_types_key(const struct hf_model *m, tn_gguf_writer *w) {
+    json_t *types = json_object_get(m->config, "indexer_types");
+    char key[96];
+    if (json_array_size(types) != m->layout.layers) return TN_OK;
+    uint32_t *own = tn_calloc(m->layout.layers, sizeof *own);
+    if (!own) return TN_E_NOMEM;
+    for (uint32_t i = 0; i < m->layout.layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        own[i] = !type || strcmp(type, "shared") != 0;
+    }
+    snprintf(key, sizeof key, "%s.attention.indexer.types", m->layout.arch->name);
+    tn_status status = tn_gguf_writer_set_array(w, key, TN_GGUF_U32, own, m->layout.layers);
+    tn_free(own);
+    return status;
+}
+static tn_status config_indexer_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
+    TN_TRY(config_key_u32(m, w, "attention.indexer.head_count", latent_size(m, "index_n_heads")));
+    TN_TRY(config_key_u32(m, w, "attention.indexer.key_length", latent_size(m, "index_head_dim")));
+    TN_TRY(config_key_u32(m, w, "attention.indexer.top_k", latent_size(m, "index_topk")));
+    TN_TRY(indexer_types_key(m, w));
+    return config_latent_keys(m, weights, w);
+}
+
 const struct config_family latent_config_families[] = {
     {"deepseek2", config_read_latent, config_latent_keys, order_latent},
+    {"deepseek32", config_read_latent, config_indexer_keys, order_latent},
+    {"glm-dsa", config_read_latent, config_indexer_keys, order_latent},
     {"kimi-linear", config_read_kimi, config_kimi_keys, order_latent},
     {0},
 };

@@ -76,6 +76,7 @@ static void fill_tables(void) {
     tn__kernels_generic_matmul(generic);
     tn__kernels_generic_attention(generic);
     tn__kernels_generic_recurrent(generic);
+    tn__kernels_generic_index(generic);
 #if defined(__x86_64__)
     features f = detect_features();
     if (f.avx2) tn__kernels_avx2(start_table(TN__CPU_AVX2, TN__CPU_GENERIC));

@@ -175,6 +175,22 @@ typedef struct tn__rwkv7_job {
     size_t out_token;
 } tn__rwkv7_job;
 
+/* ---- Indexers of sparse attention ---- */
+
+/* Scores of consecutive cells for one query. A dot product is always summed in the same order, whatever the number of
+ * cells. */
+typedef struct tn__index_job {
+    int64_t size, heads;
+    const float *q; /* [heads], q_head bytes apart */
+    size_t q_head;
+    const float *weights; /* [heads], or NULL: every head has scores of its own */
+    const char *keys;     /* [n], key_cell bytes apart */
+    size_t key_cell;
+    int64_t n;
+    float *out;       /* [n], or [heads][n] */
+    int64_t out_list; /* floats from a head's scores to the next head's */
+} tn__index_job;
+
 /* ---- The table ---- */
 
 typedef struct tn__cpu_kernels {
@@ -205,6 +221,8 @@ typedef struct tn__cpu_kernels {
     int (*attention_splits)(const tn__attention_job *job);
     void (*attention)(const tn__attention_job *job, int ith, int nth);
     void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
+
+    void (*index_scores)(const tn__index_job *job);
 
     /* Recurrent layers. conv_weights turns w[n][width] into [width][n]. The convolution of one token: rows[0] is the
      * oldest of `width` rows of n channels. */

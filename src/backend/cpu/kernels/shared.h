@@ -13,6 +13,7 @@ void tn__kernels_generic_rows(tn__cpu_kernels *table);
 void tn__kernels_generic_matmul(tn__cpu_kernels *table);
 void tn__kernels_generic_attention(tn__cpu_kernels *table);
 void tn__kernels_generic_recurrent(tn__cpu_kernels *table);
+void tn__kernels_generic_index(tn__cpu_kernels *table);
 #if defined(__x86_64__)
 void tn__kernels_avx2(tn__cpu_kernels *table);
 void tn__kernels_avx512(tn__cpu_kernels *table);

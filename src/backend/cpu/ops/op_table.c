@@ -150,6 +150,11 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
                          .phases = tn__phases_attention,
                          .scratch = tn__scratch_attention,
                          .cost = tn__cost_attention},
+    [TN_OP_SELECT_POSITIONS] = {.run = tn__run_select_positions,
+                                .phases = tn__phases_select_positions,
+                                .scratch = tn__scratch_select_positions,
+                                .units = tn__units_select_positions,
+                                .cost = tn__cost_select_positions},
 
     [TN_OP_CAUSAL_CONV] = {.run = tn__run_causal_conv, .units = tn__units_causal_conv, .cost = tn__cost_causal_conv},
     [TN_OP_LINEAR_ATTENTION] = {.run = tn__run_linear_attention,

@@ -207,6 +207,12 @@ size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kerne
 bool tn__supports_attention(const tn_tensor *node, char *reason, size_t size);
 double tn__cost_attention(const tn_tensor *node);
 
+void tn__run_select_positions(const tn__task *task);
+int tn__phases_select_positions(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+size_t tn__scratch_select_positions(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+int64_t tn__units_select_positions(const tn_tensor *node);
+double tn__cost_select_positions(const tn_tensor *node);
+
 void tn__run_custom(const tn__task *task);
 int64_t tn__units_custom(const tn_tensor *node);
 double tn__cost_custom(const tn_tensor *node);

@@ -1,7 +1,7 @@
 // Attention: choosing a kernel, and the general kernel for what attention_decode.cu, attention_prefill.cu and
 // attention_latent.cu do not support. Which cells are visible to a query follows from positions and page tables in
 // device memory; no mask is stored.
-#include "backend/cuda/kernels/attention_selected.cuh"
+#include "backend/cuda/kernels/sparse/attention_selected.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 #include "tensor/attention_bias.h"
 

@@ -8,8 +8,8 @@
 //
 // With selected positions, for heads of any size up to these, the rows of a block are of one token, and its tiles
 // hold the selected cells only.
-#include "backend/cuda/kernels/attention_selected.cuh"
 #include "backend/cuda/kernels/attention_tiles.cuh"
+#include "backend/cuda/kernels/sparse/attention_selected.cuh"
 
 enum {
     THREADS = 256,

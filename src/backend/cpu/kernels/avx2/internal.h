@@ -8,6 +8,7 @@ void tn__avx2_act_prepare(tn__act_form form, const float *x, size_t x_stride, co
                           int64_t k, void *data, int ith, int nth);
 void tn__avx2_rows(tn__cpu_kernels *table);
 void tn__avx2_recurrent(tn__cpu_kernels *table);
+void tn__avx2_index(tn__cpu_kernels *table);
 void tn__avx2_attention(tn__cpu_kernels *table);
 /* GEMM for many activation rows; GEMV for few of them on weight rows [from, to). gemv_q8: types of tn__avx2_has_q8.
  */

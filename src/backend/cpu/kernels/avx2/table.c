@@ -23,6 +23,7 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
 void tn__kernels_avx2(tn__cpu_kernels *table) {
     tn__avx2_rows(table);
     tn__avx2_recurrent(table);
+    tn__avx2_index(table);
     tn__avx2_attention(table);
     table->matmul_form = matmul_form;
     table->act_prepare = tn__avx2_act_prepare;

@@ -31,6 +31,7 @@ void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int
 
 void tn__avx512_rows(tn__cpu_kernels *table);
 void tn__avx512_recurrent(tn__cpu_kernels *table);
+void tn__avx512_index(tn__cpu_kernels *table);
 void tn__avx512_attention(tn__cpu_kernels *table);
 
 /* Eight-bit weights of 16 rows × 256 values in the operand order of the dot-product instruction: see gemm_q8.c. */

@@ -43,6 +43,7 @@ void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth) {
 void tn__kernels_avx512(tn__cpu_kernels *table) {
     tn__avx512_rows(table);
     tn__avx512_recurrent(table);
+    tn__avx512_index(table);
     tn__avx512_attention(table);
     table->matmul_form = tn__avx512_matmul_form;
     table->act_prepare = tn__avx512_act_prepare;

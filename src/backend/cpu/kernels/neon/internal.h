@@ -6,6 +6,7 @@
 
 void tn__neon_rows(tn__cpu_kernels *table);
 void tn__neon_recurrent(tn__cpu_kernels *table);
+void tn__neon_index(tn__cpu_kernels *table);
 void tn__neon_attention(tn__cpu_kernels *table);
 void tn__neon_gemm_f32(const tn__matmul_job *job, int ith, int nth);
 void tn__neon_gemv_f32(const tn__matmul_job *job, int64_t from, int64_t to);

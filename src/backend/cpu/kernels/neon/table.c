@@ -20,6 +20,7 @@ void tn__neon_matmul(const tn__matmul_job *job, int ith, int nth) {
 void tn__kernels_neon(tn__cpu_kernels *table) {
     tn__neon_rows(table);
     tn__neon_recurrent(table);
+    tn__neon_index(table);
     tn__neon_attention(table);
     table->matmul_form = tn__neon_matmul_form;
     table->matmul = tn__neon_matmul;

@@ -1,6 +1,6 @@
 /* Tensors of alternating updates and of the low-rank branch beside attention (Gemma 3n). */
-#ifndef TN_LLM_PARTS_ALTUP_H
-#define TN_LLM_PARTS_ALTUP_H
+#ifndef TN_LLM_PARTS_RESIDUAL_ALTUP_H
+#define TN_LLM_PARTS_RESIDUAL_ALTUP_H
 
 /* clang-format off */
 #define TN__ALTUP_TENSORS(X)                                                                                    \

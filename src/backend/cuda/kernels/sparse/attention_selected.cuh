@@ -1,6 +1,6 @@
 // Selected positions (sparse attention): the entries of a query as a set in shared memory.
-#ifndef TN_BACKEND_CUDA_KERNELS_ATTENTION_SELECTED_CUH
-#define TN_BACKEND_CUDA_KERNELS_ATTENTION_SELECTED_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_SPARSE_ATTENTION_SELECTED_CUH
+#define TN_BACKEND_CUDA_KERNELS_SPARSE_ATTENTION_SELECTED_CUH
 
 #include "backend/cuda/kernels/attention.cuh"
 
