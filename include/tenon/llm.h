@@ -290,6 +290,10 @@ TN_API tn_status tn_session_new(tn_session_plan *plan, tn_session **session) TN_
 TN_API tn_status tn_session_open(tn_model *model, const tn_session_params *params,
                                  tn_session **session) TN_MUST_CHECK;
 TN_API void tn_session_free(tn_session *session);
+/* Runs batches of usual sizes and forgets them, so that the first request takes no longer than later ones: devices
+ * make kernels and graphs on first use. Some tenths of a second, two seconds at most; nothing where the host has all
+ * layers. TN_E_STATE: the session holds tokens. */
+TN_API tn_status tn_session_warm_up(tn_session *session) TN_MUST_CHECK;
 TN_API tn_model *tn_session_model(const tn_session *session);
 TN_API const tn_session_plan *tn_session_get_plan(const tn_session *session);
 TN_API tn_session_params tn_session_get_params(const tn_session *session); /* with the defaults filled in */

@@ -161,6 +161,28 @@ static void generators_use_them(void **state) {
     }
 }
 
+/* Nothing of a warm-up stays: the first tokens are those of a session without it. */
+static void warming_up_leaves_nothing(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama", "gpt2", "gemma2", "qwen35"};
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        pair p;
+        open_pair(&p, names[m]);
+        const uint64_t runs = tn_session_get_stats(p.sessions[1]).sched.runs;
+        for (int i = 0; i < 2; i++) assert_ok(tn_session_warm_up(p.sessions[i]));
+        assert_int_equal(tn_session_get_stats(p.sessions[0]).sched.runs, 0); /* the host needs none */
+        assert_true(tn_session_get_stats(p.sessions[1]).sched.runs > runs + 6);
+        assert_int_equal(tn_session_get_stats(p.sessions[1]).prompt_tokens, 0);
+        assert_int_equal(tn_session_output_count(p.sessions[1]), 0);
+        assert_int_equal(tn_session_cache_usage(p.sessions[1]).used, 0);
+        const tn_token tokens[3] = {5, 9, 33};
+        decode_both(&p, (tn_batch){.n_tokens = 3, .tokens = tokens});
+        check_row(&p, 0);
+        assert_int_equal(tn_session_warm_up(p.sessions[1]), TN_E_STATE);
+        close_pair(&p);
+    }
+}
+
 static void numbers_out_of_range_are_refused(void **state) {
     (void)state;
     char path[256];
@@ -183,6 +205,7 @@ int main(void) {
         cmocka_unit_test(candidates_are_the_largest),
         cmocka_unit_test(rows_survive_other_graphs),
         cmocka_unit_test(generators_use_them),
+        cmocka_unit_test(warming_up_leaves_nothing),
         cmocka_unit_test(numbers_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

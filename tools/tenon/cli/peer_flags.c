@@ -174,7 +174,7 @@ const struct peer_flag peer_flags[] = {
     {"-sp --special", NULL, TAKES_NONE, FLAG_NOTED, FOR_ANY,
      "special tokens are not printed; tenon tokenize shows them"},
     {"--warmup --no-warmup", NULL, TAKES_NONE, FLAG_NOTED, FOR_ANY,
-     "the first step needs no warm-up: everything is planned and loaded before"},
+     "serve warms GPUs up while it loads; the CPU needs no warm-up"},
     {"--spm-infill", NULL, TAKES_NONE, FLAG_NOTED, FOR_SERVER, "there is no endpoint for infill"},
     {"--pooling", "LLAMA_ARG_POOLING", TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},
     {"-np --parallel", "LLAMA_ARG_N_PARALLEL", TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},

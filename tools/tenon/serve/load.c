@@ -236,6 +236,8 @@ static tn_status load_model(struct served *served, struct engine *e) {
     TN_TRY(status);
     if (generates && embeds) TN_TRY(tn_session_open(served->model, &embed, &served->embedder));
     if (embeds) TN_TRY(check_embedder(served));
+    if (served->session) TN_TRY(tn_session_warm_up(served->session));
+    if (served->embedder) TN_TRY(tn_session_warm_up(served->embedder));
     lock_memory(served->server->args);
     e->session = served->session;
     draw_session_plan(served, generates ? served->session : served->embedder);
