@@ -339,12 +339,17 @@ static void check_head(const tn__cpu_kernels *table, const attention_case *c, co
     }
 }
 
-/* Computes a job with shares one after the other. */
+/* Computes a job with shares one after the other. Nothing is written behind its scratch. */
 static void run_attention(const tn__cpu_kernels *table, tn__attention_job job, int nth, size_t nout) {
+    enum { GUARD = 65536 };
+    const size_t size = table->attention_scratch(&job, nth);
     memset(job.out, 0xff, nout * sizeof *job.out);
-    job.scratch = aligned(table->attention_scratch(&job, nth));
+    job.scratch = aligned(size + GUARD);
+    memset((char *)job.scratch + size, 0x5a, GUARD);
     for (int i = 0; i < nth; i++) table->attention(&job, i, nth);
     for (int i = 0; i < nth && table->attention_splits(&job) > 1; i++) table->attention_combine(&job, i, nth);
+    for (size_t i = size; i < size + GUARD; i++)
+        if (((const char *)job.scratch)[i] != 0x5a) fail_msg("%s attention: writes behind its scratch", table->name);
     free(job.scratch);
 }
 static void check_bits(const tn__cpu_kernels *table, const attention_case *c, const float *expected, const float *got,
@@ -436,6 +441,55 @@ static void check_as_pages(const tn__cpu_kernels *table, const attention_case *c
     free(pages), free(q_pos);
 }
 
+/* In repeatable jobs a token has the same bits alone and among others, on any number of threads. Runs in any order
+ * and number do no harm. */
+static void check_repeatable_attention(const tn__cpu_kernels *table, rng *r, const attention_case *c,
+                                       const attention_data *d, float *out, size_t nout) {
+    const size_t row = (size_t)(c->heads * c->head_v);
+    tn__attention_job job = attention_job(c, d, out);
+    float *whole = malloc(nout * sizeof *whole);
+    job.repeatable = true;
+    run_attention(table, job, 1 + (int)rng_below(r, 4), nout);
+    memcpy(whole, out, nout * sizeof *whole);
+    for (int t = 0; t < c->tokens && c->tidy && c->params.causal; t += 1 + c->tokens / 6) {
+        tn__attention_job part = job;
+        part.tokens = 1;
+        part.q = (const char *)job.q + (size_t)t * job.q_token;
+        part.q_pos = job.q_pos + 2 * t;
+        if (job.selects) part.selected = job.selected + t * job.n_selected;
+        run_attention(table, part, 1 + (int)rng_below(r, 4), row);
+        check_bits(table, c, whole + (size_t)t * row, out, row, "a token of a repeatable job alone");
+    }
+    free(whole);
+}
+
+/* A table that names the same cells again and again: more than a repeatable job plans for. */
+static void check_duplicate_runs(const tn__cpu_kernels *table, rng *r) {
+    attention_case c = {.head_k = 32, .head_v = 32, .heads = 4, .kv_heads = 2, .cells = 1100, .tokens = 3};
+    c.k_type = c.v_type = TN_F16;
+    c.stretch = 1;
+    c.params = (tn_attention_params){.scale = 0.2f, .page = 64, .causal = true};
+    c.sequences = 1;
+    c.runs = 400;
+    c.tidy = true;
+    for (int round = 0; round < 4; round++) {
+        c.params.window = round & 1 ? 4000 : 0;
+        attention_data d = random_attention_data(r, &c);
+        const size_t nout = (size_t)(c.heads * c.tokens * c.head_v);
+        float *out = aligned(nout * sizeof *out);
+        d.pages[0].cell = c.runs;
+        for (int i = 0; i < c.runs; i++)
+            d.pages[1 + i] = (tn_page_run){64 * (i % 2), 64, round & 2 ? 1000 + 64 * i : 1000, 1};
+        for (int t = 0; t < c.tokens; t++) d.q_pos[2 * t] = 5000 + t, d.q_pos[2 * t + 1] = 0;
+        tn__attention_job job = attention_job(&c, &d, out);
+        job.repeatable = true;
+        for (int nth = 1; nth <= 5; nth++) run_attention(table, job, nth, nout);
+        for (size_t i = 0; i < nout; i++) assert_true(isfinite(out[i]));
+        free(out);
+        free_attention_data(&d);
+    }
+}
+
 /* Runs a case on 1 to 5 threads, which must give the same bits, and compares the result with float64. */
 static void check_attention(const tn__cpu_kernels *table, rng *r, const attention_case *c) {
     attention_data d = random_attention_data(r, c);
@@ -447,6 +501,7 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
         check_bits(table, c, first, out, nout, "another number of threads");
     }
     if (c->sequences) check_layouts(table, r, c, &d, first, out, nout);
+    if (c->sequences) check_repeatable_attention(table, r, c, &d, out, nout);
     if (!c->sequences && !c->mask) check_as_pages(table, c, &d, first, out, nout);
     double *p = malloc(list_room(c) * sizeof *p), *acc = malloc((size_t)c->head_v * sizeof *acc);
     listed_cell *list = malloc(list_room(c) * sizeof *list);
@@ -535,6 +590,7 @@ static inline void check_attentions(const tn__cpu_kernels *table) {
         check_attention(table, &r, &c);
     }
     check_large_heads(table, &r);
+    check_duplicate_runs(table, &r);
     /* More cells than the splits of usual length hold, in one sequence of several. */
     for (int round = 0; round < effort(3); round++) {
         attention_case c = {.head_k = 32, .head_v = 32, .heads = 4, .kv_heads = 2, .cells = 16500 + 200 * round};

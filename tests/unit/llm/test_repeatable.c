@@ -267,6 +267,17 @@ static void test_windows_and_other_architectures(void **state) {
     }
 }
 
+/* Recurrent state, latent rows, and both: with convolutions, decays per head and per channel, and the delta rule. */
+static void test_recurrent_and_latent_layers(void **state) {
+    (void)state;
+    static const char *const archs[] = {"jamba",       "mamba2",    "qwen3next", "minimax-01",
+                                        "kimi-linear", "deepseek2", "falcon-h1", "lfm2"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i += is_generic() ? 5 : 1) {
+        const tiny_options o = {.arch = archs[i], .type = TN_F16, .vocab = VOCAB, .context = 4096, .seed = 5};
+        check_all(archs[i], &o, i % 2 ? TN_F16 : TN_F32);
+    }
+}
+
 /* Several splits of the visible cells: the last rows of a long text in batches of different sizes, full and windowed.
  * The reference is the first way. */
 static void check_long(uint32_t window, tn_type cache) {
@@ -350,6 +361,7 @@ int main(void) {
         cmocka_unit_test(test_every_type_of_weights),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_windows_and_other_architectures),
+        cmocka_unit_test(test_recurrent_and_latent_layers),
         cmocka_unit_test(test_long_texts),
     };
     int failed = 0;

@@ -33,6 +33,11 @@ static att_group att_group_at(const tn__attention_job *job, int64_t token) {
     g.span = att_span_of(job, token, token + g.tokens);
     att_cursor all = att_cursor_of(job, q, g.span);
     g.cells = att_cursor_skip(job, &all, INT64_MAX);
+    if (job->repeatable) { /* a table that names cells twice has more than there are splits for: the rest is not seen
+                            */
+        const int64_t most_cells = att_splits(job) * att_split_cells(job, 0);
+        if (g.cells > most_cells) g.cells = most_cells;
+    }
     return g;
 }
 /* A job for the tokens of a group. */
