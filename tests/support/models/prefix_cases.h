@@ -28,6 +28,13 @@ typedef struct prefix_case {
 static char prefix_model_path[64];
 static int32_t case_every; /* checkpoint_every of the sessions that keep prefixes */
 
+/* The answers of a session's abort callback: false, until it was asked so many times; -1: for ever. */
+static int aborts_after = -1;
+static inline bool abort_when_told(void *user) {
+    (void)user;
+    return aborts_after >= 0 && aborts_after-- == 0;
+}
+
 static inline tn_session_params prefix_params(int32_t n_ctx, int32_t n_prefixes) {
     tn_session_params p = tn_session_params_default();
     p.devices[0] = "cpu";

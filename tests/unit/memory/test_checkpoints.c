@@ -68,12 +68,6 @@ static void checkpoints_come_at_intervals(void **state) {
     on_archs(true, check_interval, POOL, KEPT);
 }
 
-static int aborts_after = -1;
-static bool abort_now(void *user) {
-    (void)user;
-    return aborts_after >= 0 && aborts_after-- == 0;
-}
-
 /* A batch that is aborted at any time leaves its sequence as it was, and no checkpoint without its state. */
 static void check_aborted(prefix_case *c) {
     static const int32_t lengths[] = {25, 40, 64, 70, 0};
@@ -82,7 +76,7 @@ static void check_aborted(prefix_case *c) {
     int32_t taken;
     if (!c->windows && !c->exact) return;
     tn_session_params p = prefix_params(POOL, KEPT);
-    p.abort = abort_now;
+    p.abort = abort_when_told;
     assert_ok(tn_session_open(c->model, &p, &c->warm));
     make_text(a, CONTEXT, 43);
     tn_status status = TN_E_ABORTED;
