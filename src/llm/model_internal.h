@@ -50,7 +50,9 @@ typedef struct tn__layer_hparams {
     bool plain_rope; /* RoPE without the model's scaling */
     float rope_base, rope_scale;
     float swiglu_limit, swiglu_limit_shared; /* of the experts, and of other feed-forward parts; 0: none */
-    float xielu_n, xielu_p, xielu_beta;      /* xIELU: of the exponential, of the square, of x */
+    bool sparse_gate; /* only gates above the mean by sparse_deviations standard deviations are activated */
+    float sparse_deviations;
+    float xielu_n, xielu_p, xielu_beta; /* xIELU: of the exponential, of the square, of x */
 } tn__layer_hparams;
 
 typedef struct tn__hparams {

@@ -94,10 +94,20 @@ static tn_tensor *build_gemma4(tn__builder *b, int32_t il, tn_tensor *x) {
 
 /* ---- Gemma 3n ---- */
 
-/* The first layers activate only the largest gates: those above the mean by so many standard deviations, beyond which
- * a normal distribution has 5%. */
+/* Some layers activate only the largest gates. Files that do not list them have ten at the beginning, with the point
+ * beyond which a normal distribution has 5%. */
 enum { SPARSE_LAYERS = 10 };
-static const float sparse_deviations = 1.6448533535f;
+static const float usual_deviations = 1.6448533535f;
+static void read_sparse_gates(const tn_gguf *file, tn__hparams *h) {
+    const bool listed = tn_gguf_get_arr(file, tn__arch_key(file, "activation_sparsity_scale")) != NULL;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        tn__layer_hparams *l = &h->layers[i];
+        const float point = tn_gguf_get_f32_at(file, tn__arch_key(file, "activation_sparsity_scale"), (uint64_t)i,
+                                               i < SPARSE_LAYERS && !listed ? usual_deviations : -INFINITY);
+        l->sparse_gate = isfinite(point);
+        l->sparse_deviations = point;
+    }
+}
 
 static tn_status read_gemma3n(const tn_gguf *file, tn__hparams *h) {
     const float base = tn_gguf_get_f32(file, tn__arch_key(file, "rope.freq_base_swa"), 10000);
@@ -106,8 +116,10 @@ static tn_status read_gemma3n(const tn_gguf *file, tn__hparams *h) {
     h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 30);
     h->n_embd_layer = tn_gguf_get_i32(file, tn__arch_key(file, "embedding_length_per_layer_input"), 256);
     h->n_altup = tn_gguf_get_i32(file, tn__arch_key(file, "altup.num_inputs"), 4);
-    h->laurel_rank = 64;
-    if (h->n_altup < 2 || h->n_altup > 64 || h->n_embd_layer < 1 || h->n_embd_layer > 1 << 16)
+    h->laurel_rank = tn_gguf_get_i32(file, tn__arch_key(file, "laurel.rank"), 64);
+    read_sparse_gates(file, h);
+    if (h->n_altup < 2 || h->n_altup > 64 || h->laurel_rank < 1 || h->laurel_rank > 1 << 16 || h->n_embd_layer < 1 ||
+        h->n_embd_layer > 1 << 16)
         return tn_fail(TN_E_FORMAT, "%s: %d copies of the state and embeddings of %d are not valid",
                        tn_gguf_path(file), h->n_altup, h->n_embd_layer);
     for (int32_t i = 0; i < h->n_layer; i++)
@@ -141,10 +153,11 @@ static tn_tensor *build_sparse_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
     tn_arena *a = b->a;
     tn_tensor *gate = tn__build_linear(b, l->ffn_gate, NULL, NULL, x, "ffn_gate");
     tn_tensor *up = tn__build_linear(b, l->ffn_up, NULL, NULL, x, "ffn_up");
-    if (il < SPARSE_LAYERS && gate) {
+    if (b->h->layers[il].sparse_gate && gate) {
         tn_tensor *mean = tn_mean(a, gate), *around = tn_sub(a, gate, mean);
-        tn_tensor *variance = tn_scale(a, tn_sum_rows(a, tn_sqr(a, around)), 1 / (float)(gate->ne[0] - 1), 0);
-        gate = tn_relu(a, tn_sub(a, around, tn_scale(a, tn_sqrt(a, variance), sparse_deviations, 0)));
+        tn_tensor *variance = tn_scale(a, tn_sum_rows(a, tn_sqr(a, around)), 1 / (float)gate->ne[0], 0);
+        gate =
+            tn_relu(a, tn_sub(a, around, tn_scale(a, tn_sqrt(a, variance), b->h->layers[il].sparse_deviations, 0)));
     }
     return tn__build_linear(b, l->ffn_down, NULL, NULL, tn_geglu(a, gate, up), "ffn_out");
 }

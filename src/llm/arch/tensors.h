@@ -38,7 +38,7 @@
     X(sv, "attn_v.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
     X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM || HAS(Q_GAIN) ? true : OPTIONAL)         \
     X(q_norm_b, "attn_q_norm.bias", D2(Q_NORM, Q_NORM_HEADS), BIAS, OPTIONAL)                                   \
-    X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, ANY_QK_NORM || (LATENT && HAS(LATENT_K_NORM)) ? true : OPTIONAL) \
+    X(k_norm, "attn_k_norm.weight", D2(K_NORM, K_NORM_HEADS), NORM, (ANY_QK_NORM && !l->cells_of) || (LATENT && HAS(LATENT_K_NORM)) ? true : OPTIONAL) \
     X(k_norm_b, "attn_k_norm.bias", D2(K_NORM, K_NORM_HEADS), BIAS, OPTIONAL)                                   \
     X(wo, "attn_output.weight", D2(ATTN_OUT, EMBD), MATRIX, OWN_OUTPUT)                                            \
     X(bo, "attn_output.bias", D1(EMBD), BIAS, EITHER(HAS(OUT_BIAS)))                                            \

@@ -25,7 +25,8 @@ static void hash_layers(const tn_session_plan *p, uint64_t *hashes) {
         x = tn__hash_combine(x, (uint64_t)h->n_head << 32 | (uint32_t)h->n_head_kv);
         x = tn__hash_combine(x, (uint64_t)h->head_k << 32 | (uint32_t)h->head_v);
         x = tn__hash_combine(x, (uint64_t)h->n_rot << 32 | (uint32_t)(i - p->kv.layers[i].from));
-        x = tn__hash_combine(x, (uintptr_t)h->mixer ^ (uint64_t)h->moe ^ (uint64_t)h->indexer << 1);
+        x = tn__hash_combine(x, (uintptr_t)h->mixer ^ (uint64_t)h->moe ^ (uint64_t)h->indexer << 1 ^
+                                    (uint64_t)h->sparse_gate << 3);
         x = tn__hash_combine(x, (uint64_t)h->n_ff << 32 | (uint32_t)h->window);
         /* With attention residuals a layer also reads the states that were kept before it. */
         const int32_t block = m->h.residual_block;

@@ -127,6 +127,61 @@ static tn_status config_gemma4_keys(const struct hf_model *m, struct hf_weights 
     return status;
 }
 
+/* ---- Gemma 3n ---- */
+
+/* The feed-forward part of all layers has the same size. */
+static tn_status config_read_gemma3n(struct hf_model *m) {
+    struct layout *l = &m->layout;
+    json_t *sizes = json_object_get(m->config, "intermediate_size");
+    for (size_t i = 0; i < json_array_size(sizes); i++)
+        if (json_integer_value(json_array_get(sizes, i)) != json_integer_value(json_array_get(sizes, 0)))
+            return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: intermediate_size differs between layers", m->folder);
+    const json_int_t ffn = json_integer_value(json_array_get(sizes, 0));
+    if (ffn > 0 && ffn <= 1 << 24) l->ffn = (uint32_t)ffn;
+    if (config_whole(m->config, "altup_active_idx", 0) != 0 || !config_truth(m->config, "altup_correct_scale", true))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: altup_active_idx must be 0 and altup_correct_scale true",
+                       m->folder);
+    l->softcap_output = (float)config_number(m->config, "final_logit_softcapping", 0);
+    m->lists_windows = true;
+    return TN_OK;
+}
+
+/* The point below which a normal distribution has this share. */
+static double normal_quantile(double share) {
+    double low = -40, high = 40;
+    if (share <= 0) return -INFINITY;
+    if (share >= 1) return INFINITY;
+    for (int i = 0; i < 200; i++) {
+        const double middle = (low + high) / 2;
+        if (erfc(-middle / sqrt(2)) / 2 < share)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (low + high) / 2;
+}
+
+static tn_status config_gemma3n_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
+    const struct layout *l = &m->layout;
+    json_t *shares = json_object_get(m->config, "activation_sparsity_pattern");
+    (void)weights;
+    TN_TRY(config_key_u32(m, w, "embedding_length_per_layer_input",
+                          config_whole(m->config, "hidden_size_per_layer_input", 256)));
+    TN_TRY(config_key_u32(m, w, "altup.num_inputs", config_whole(m->config, "altup_num_inputs", 4)));
+    TN_TRY(config_key_u32(m, w, "laurel.rank", config_whole(m->config, "laurel_rank", 64)));
+    TN_TRY(config_key_u32(m, w, "attention.shared_kv_layers", config_whole(m->config, "num_kv_shared_layers", 0)));
+    float *points = tn_calloc(l->layers, sizeof *points);
+    if (!points) return TN_E_NOMEM;
+    for (uint32_t i = 0; i < l->layers; i++) {
+        json_t *own = json_is_array(shares) ? json_array_get(shares, i) : shares;
+        points[i] = (float)normal_quantile(json_number_value(own));
+    }
+    tn_status status =
+        tn_gguf_writer_set_array(w, "gemma3n.activation_sparsity_scale", TN_GGUF_F32, points, l->layers);
+    tn_free(points);
+    return status;
+}
+
 const struct config_family dense_config_families[] = {
     {"apertus", NULL, config_apertus_keys, NULL},
     {"bitnet", config_read_bitnet, NULL, NULL},
@@ -134,6 +189,7 @@ const struct config_family dense_config_families[] = {
     {"cohere2", config_read_cohere2, NULL, NULL},
     {"ernie4_5", config_refuse_biases, NULL, NULL},
     {"exaone4", config_read_exaone4, NULL, NULL},
+    {"gemma3n", config_read_gemma3n, config_gemma3n_keys, NULL},
     {"gemma4", config_read_gemma4, config_gemma4_keys, NULL},
     {"minicpm", config_read_minicpm, NULL, NULL},
     {"modern-bert", config_read_modern_bert, NULL, NULL},

@@ -240,7 +240,8 @@ static bool source_shape_is(const struct safetensors_tensor *t, int64_t matrices
 
 static tn_status add_sources(struct hf_weights *w, struct recipe *p, const struct hf_source *source, int layer,
                              const char *ending) {
-    bool each = strstr(source->row->hf, ".E.") != NULL;
+    const char *end = strrchr(source->row->hf, '.');
+    bool each = strstr(source->row->hf, ".E.") || (end && strcmp(end, ".E") == 0);
     p->source_count = each ? p->matrices : p->blocks ? 2 : 1;
     p->sources = tn_calloc((size_t)p->source_count, sizeof(struct safetensors_tensor *));
     if (!p->sources) return TN_E_NOMEM;

@@ -21,9 +21,11 @@ static tn_tensor *magnitude(const tn__builder *b, tn_tensor *x) {
     return tn_sqrt(b->a, tn_sum_rows(b->a, tn_sqr(b->a, x)));
 }
 
-/* x with the magnitudes of `like`, token by token. */
+/* x with the magnitudes of `like`, token by token. A mean square below 1e-5 counts as that. */
 static tn_tensor *with_magnitude(const tn__builder *b, tn_tensor *x, tn_tensor *like) {
-    return tn_div(b->a, tn_mul(b->a, x, magnitude(b, like)), magnitude(b, x));
+    if (!x) return NULL;
+    tn_tensor *own = tn_clamp(b->a, magnitude(b, x), sqrtf(1e-5f * (float)x->ne[0]), INFINITY);
+    return tn_div(b->a, tn_mul(b->a, x, magnitude(b, like)), own);
 }
 
 tn_tensor *tn__altup_begin(tn__builder *b, tn_tensor *x) {
