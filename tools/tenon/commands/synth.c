@@ -312,6 +312,22 @@ static tn_status add_synth_tensor(void *user, const tn_arch_tensor *made) {
 
 /* ---- Command ---- */
 
+/* Numbers of the architecture that a shape does not have: NAME=N sets ARCH.NAME. Tensors follow from them. */
+static tn_status set_numbers(struct synth *s, const struct args *args) {
+    for (int i = 0; i < args_repeats(args, "set"); i++) {
+        const char *text = args_text_at(args, "set", i), *sign = strchr(text, '=');
+        char key[160], *end = NULL;
+        const unsigned long value = sign ? strtoul(sign + 1, &end, 10) : 0;
+        if (!sign || sign == text || sign[1] < '0' || sign[1] > '9' || *end || value > INT32_MAX)
+            return tn_fail(TN_E_INVALID, "--set %s: expected a name and a whole number, such as ssm.state_size=128",
+                           text);
+        if (snprintf(key, sizeof key, "%s.%.*s", s->layout.arch->name, (int)(sign - text), text) >= (int)sizeof key)
+            return tn_fail(TN_E_INVALID, "--set %s: the name is too long", text);
+        TN_TRY(tn_gguf_writer_set_u32(s->writer, key, (uint32_t)value));
+    }
+    return TN_OK;
+}
+
 static tn_status write_model(struct synth *s, const struct args *args) {
     const struct layout *l = &s->layout;
     char name[128];
@@ -320,6 +336,7 @@ static tn_status write_model(struct synth *s, const struct args *args) {
     snprintf(name, sizeof name, "synth %.100s", args_text(args, "shape"));
     TN_TRY(layout_keys(l, s->writer));
     TN_TRY(layout_synthetic_keys(l, s->writer));
+    TN_TRY(set_numbers(s, args));
     TN_TRY(tn_gguf_writer_set_cstr(s->writer, "general.name", name));
     TN_TRY(tn_gguf_writer_set_u32(s->writer, "general.file_type", s->mix->file_type));
     if (tn_type_is_quantized(s->mix->type))
@@ -398,6 +415,11 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .fallback = "tiny",
      .help = "tiny, 15m, 100m, 1b, 3b, 8b, 70b, or a list of numbers (see below)"},
+    {.name = "set",
+     .value = "NAME=N",
+     .kind = OPTION_TEXT,
+     .repeats = true,
+     .help = "another number of the architecture, such as ssm.state_size=128; may be repeated"},
     {.name = "type",
      .value = "TYPE",
      .kind = OPTION_TEXT,
@@ -428,6 +450,7 @@ const struct command command_synth = {
         "vocab=2000,ctx=4096,experts=8,used=2,expert-ffn=256,window=1024.",
     .examples = "tenon synth bench.gguf --shape 1b --type q8_0\n"
                 "tenon synth plan.gguf --shape 70b --type Q4_K_M --no-data\n"
-                "tenon synth moe.gguf --arch qwen3moe --shape layers=4,width=512,experts=16,used=4\n",
+                "tenon synth moe.gguf --arch qwen3moe --shape layers=4,width=512,experts=16,used=4\n"
+                "tenon synth ssm.gguf --arch mamba2 --shape layers=4,width=512 --set ssm.state_size=128",
     .run = run_synth,
 };
