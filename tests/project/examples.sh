@@ -37,6 +37,7 @@ while read -r line; do
     "tenon synth bench.gguf"* | "tenon convert"*) continue ;;                     # a gigabyte; tests/commands/convert.sh
     *"man -l"*) command -v man > /dev/null || continue ;;
     "source <("*) [ -e /dev/fd/0 ] || continue ;; # needs /proc
+    "tenon pull "[A-Z]*) continue ;;                                              # tests/commands/pull.sh
     *"--host 0.0.0.0"*) continue ;;                                               # other machines are no part of a test
     "tenon serve"*) limit=2 line="exec $line --port 0" ;;                         # one process, any free port
     esac

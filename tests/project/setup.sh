@@ -2,7 +2,7 @@
 # scripts/setup.sh asks for exactly the libraries that cmake/dependencies.cmake requires, and is quiet when all is there.
 set -eu
 cd "$(dirname "$0")/../.."
-wanted=$(sed -n 's/^ *tenon_require([A-Z0-9_]* \([^ ]*\) \([^ )]*\))/\1 \2/p' cmake/dependencies.cmake | sort -u)
+wanted=$(sed -n 's/^ *tenon_[a-z]*([A-Z0-9_]* \([^ ]*\) \([^ )]*\))/\1 \2/p' cmake/dependencies.cmake | sort -u)
 asked=$(sed -n 's/^ *need_library \([^ ]*\) \([^ ]*\)$/\1 \2/p' scripts/setup.sh | sort -u)
 if [ -z "$wanted" ] || [ "$wanted" != "$asked" ]; then
     printf 'cmake/dependencies.cmake wants:\n%s\nscripts/setup.sh asks for:\n%s\n' "$wanted" "$asked"

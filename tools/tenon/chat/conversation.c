@@ -316,7 +316,8 @@ static int open_dialog(struct chat *c, const struct loaded_model *loaded, struct
 
 /* -p, -f or the QUESTION, which is followed by what a pipe or a file gives. `*once`: the reply ends the program. */
 static int read_first_message(struct chat *c, char **first, bool *once) {
-    const bool has_model = args_text(c->args, "model") != NULL;
+    const bool has_model =
+        args_text(c->args, "model") || args_text(c->args, "hf-repo") || args_text(c->args, "model-url");
     const char *question = c->args->count == 2                ? c->args->values[1]
                            : c->args->count == 1 && has_model ? c->args->values[0]
                                                               : NULL;

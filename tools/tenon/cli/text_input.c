@@ -72,7 +72,7 @@ int read_piped_input(char **text, size_t *size) {
     return EXIT_OK;
 }
 
-static int escape_digit(char c) {
+static int hex_value_of(char c) {
     return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
 }
 
@@ -83,12 +83,12 @@ void replace_escapes(char *text, size_t *size) {
         const char next = text[i] == '\\' && i + 1 < *size ? text[i + 1] : 0;
         const char *letter = next ? strchr(letters, next) : NULL;
         const bool hex =
-            next == 'x' && i + 3 < *size && escape_digit(text[i + 2]) >= 0 && escape_digit(text[i + 3]) >= 0;
+            next == 'x' && i + 3 < *size && hex_value_of(text[i + 2]) >= 0 && hex_value_of(text[i + 3]) >= 0;
         if (letter) {
             text[out++] = values[letter - letters];
             i++;
         } else if (hex) {
-            text[out++] = (char)(escape_digit(text[i + 2]) * 16 + escape_digit(text[i + 3]));
+            text[out++] = (char)(hex_value_of(text[i + 2]) * 16 + hex_value_of(text[i + 3]));
             i += 3;
         } else {
             text[out++] = text[i];

@@ -2,6 +2,7 @@
 #include "engine/options.h"
 
 #include "engine/budget_options.h"
+#include "hub/hub.h"
 #include "tenon/chat.h"
 
 #include <ctype.h>
@@ -18,6 +19,20 @@ static const struct option model_table[] = {
      .kind = OPTION_TEXT,
      .help = "the model file; can also be given as the first argument",
      .env = "TENON_MODEL LLAMA_ARG_MODEL"},
+    {.name = "hf-repo",
+     .letter = "hf",
+     .aliases = "-hfr",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "a model of the hub, OWNER/REPO[:QUANT], which is downloaded where it is not there (tenon pull)",
+     .env = "LLAMA_ARG_HF_REPO"},
+    {.name = "model-url",
+     .letter = "mu",
+     .value = "URL",
+     .kind = OPTION_TEXT,
+     .help = "a model file by its URL, which is downloaded where it is not there",
+     .env = "LLAMA_ARG_MODEL_URL"},
+    OPTIONS_HUB,
     {.name = "ctx",
      .letter = "c",
      .aliases = "--ctx-size",
@@ -283,6 +298,17 @@ static bool try_default_model(char *buffer, size_t size, const char *folder, con
 }
 
 const char *find_model(const struct args *args, char *buffer, size_t size) {
+    const char *repo = args_text(args, "hf-repo"), *url = args_text(args, "model-url");
+    if ((repo || url) && args_text(args, "model")) {
+        fail_usage(args, "use either --model, --hf-repo or --model-url");
+        return NULL;
+    }
+    if (repo || url) {
+        char *path = args_keep(args, NULL, HUB_PATH);
+        if (!path) fail("out of memory");
+        if (!path || (repo ? hub_fetch(args, repo, path) : hub_fetch_url(args, url, path))) return NULL;
+        return path;
+    }
     if (args_text(args, "model")) return args_text(args, "model");
     if (args->count > 0 && strcmp(args->values[0], "-") != 0) return args->values[0];
     char program[4096];
