@@ -24,6 +24,8 @@ ok "$tenon" synth "$work/b.gguf" --type f16 --seed 5 --threads 5
 same_files "$work/a.gguf" "$work/b.gguf" "the same seed on another number of threads"
 ok "$tenon" synth "$work/set.gguf" --arch mamba2 --shape layers=2,width=128 --set ssm.state_size=48 --set ssm.group_count=2
 says 'mamba2.ssm.state_size +u32 +48' "$tenon" inspect "$work/set.gguf"
+ok "$tenon" synth "$work/set.gguf" --arch qwen35 --set rope.dimension_sections=2,1,1,0
+says 'rope.dimension_sections +.*2, 1, 1, 0' "$tenon" inspect "$work/set.gguf"
 refused 'whole number' "$tenon" synth "$work/bad.gguf" --set ssm.state_size=x
 ok "$tenon" synth "$work/c.gguf" --type f16 --seed 6
 cmp -s "$work/a.gguf" "$work/c.gguf" && failed "another seed gave the same file"

@@ -8,6 +8,7 @@
 #include "tenon/gguf.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,18 +313,37 @@ static tn_status add_synth_tensor(void *user, const tn_arch_tensor *made) {
 
 /* ---- Command ---- */
 
+/* "128" or "11,11,10,0". Returns how many; 0: something else. */
+static size_t read_numbers(const char *text, uint32_t *numbers, size_t most) {
+    size_t n = 0;
+    for (char *end;; text = end + 1) {
+        const unsigned long value = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : ULONG_MAX;
+        if (value > INT32_MAX || n == most) return 0;
+        numbers[n++] = (uint32_t)value;
+        if (!*end) return n;
+        if (*end != ',') return 0;
+    }
+}
+
 /* Numbers of the architecture that a shape does not have: NAME=N sets ARCH.NAME. Tensors follow from them. */
 static tn_status set_numbers(struct synth *s, const struct args *args) {
+    enum { MOST = 256 };
     for (int i = 0; i < args_repeats(args, "set"); i++) {
         const char *text = args_text_at(args, "set", i), *sign = strchr(text, '=');
-        char key[160], *end = NULL;
-        const unsigned long value = sign ? strtoul(sign + 1, &end, 10) : 0;
-        if (!sign || sign == text || sign[1] < '0' || sign[1] > '9' || *end || value > INT32_MAX)
-            return tn_fail(TN_E_INVALID, "--set %s: expected a name and a whole number, such as ssm.state_size=128",
+        uint32_t numbers[MOST];
+        char key[160];
+        const size_t n = sign && sign > text ? read_numbers(sign + 1, numbers, MOST) : 0;
+        if (n == 0)
+            return tn_fail(TN_E_INVALID,
+                           "--set %s: expected a name and whole numbers, such as ssm.state_size=128 or "
+                           "rope.dimension_sections=11,11,10,0",
                            text);
         if (snprintf(key, sizeof key, "%s.%.*s", s->layout.arch->name, (int)(sign - text), text) >= (int)sizeof key)
             return tn_fail(TN_E_INVALID, "--set %s: the name is too long", text);
-        TN_TRY(tn_gguf_writer_set_u32(s->writer, key, (uint32_t)value));
+        if (n == 1)
+            TN_TRY(tn_gguf_writer_set_u32(s->writer, key, numbers[0]));
+        else
+            TN_TRY(tn_gguf_writer_set_array(s->writer, key, TN_GGUF_U32, numbers, n));
     }
     return TN_OK;
 }
@@ -419,7 +439,7 @@ static const struct option options[] = {
      .value = "NAME=N",
      .kind = OPTION_TEXT,
      .repeats = true,
-     .help = "another number of the architecture, such as ssm.state_size=128; may be repeated"},
+     .help = "another number of the architecture, or a list, such as ssm.state_size=128; may be repeated"},
     {.name = "type",
      .value = "TYPE",
      .kind = OPTION_TEXT,
