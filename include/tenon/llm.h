@@ -29,6 +29,8 @@ typedef struct tn_model tn_model;
 typedef struct tn_session_plan tn_session_plan;
 typedef struct tn_session tn_session;
 typedef struct tn_sampler tn_sampler; /* sampler.h */
+typedef struct tn_adapter tn_adapter;
+typedef struct tn_control_vector tn_control_vector;
 
 /* ---- Model ---- */
 
@@ -97,6 +99,16 @@ typedef enum tn_cache_rotation {
 /* A type that the KV cache can have, by name. TN_E_TYPE lists the valid ones. */
 TN_API tn_status tn_cache_type_parse(const char *name, tn_type *type);
 
+/* A LoRA adapter with the scale that every sequence begins with, and a control vector with its scale. */
+typedef struct tn_adapter_use {
+    const tn_adapter *adapter;
+    float scale;
+} tn_adapter_use;
+typedef struct tn_control_use {
+    const tn_control_vector *vector;
+    float scale;
+} tn_control_use;
+
 typedef struct tn_session_params {
     /* Tokens that the KV cache holds, shared by the sequences. 0: as many as the model was trained with or, where
      * these do not fit, the most that do without moving layers to the host; the plan's parameters say how many. */
@@ -157,7 +169,13 @@ typedef struct tn_session_params {
     bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;
     float rope_base, rope_scale; /* 0: as the model says */
-    const tn_pack_params *pack;  /* effort of planning; NULL: the scheduler's default (sched.h) */
+    /* LoRA adapters that sequences may use, at most 32, and control vectors, which are added up (see below). The
+     * lists are copied; adapters and vectors outlive the session. */
+    const tn_adapter_use *adapters;
+    const tn_control_use *controls;
+    size_t n_adapters, n_controls;
+    int32_t control_first, control_last; /* layers that control vectors are added to; both 0: all */
+    const tn_pack_params *pack;          /* effort of planning; NULL: the scheduler's default (sched.h) */
     /* While loading; returning false cancels. */
     bool (*progress)(void *user, size_t done_bytes, size_t total_bytes);
     /* Asked from any thread while planning (between graphs), loading (between pieces), decoding, shifting, moving and
@@ -190,6 +208,7 @@ TN_API tn_session_params tn_session_plan_params(const tn_session_plan *plan); /*
 typedef struct tn_fit_device {
     const char *name;
     size_t weights, cache, compute, scratch; /* exact bytes; of a shared scheduler: including the other sessions' */
+    size_t adapters;                         /* LoRA adapters and control vectors of the session */
     size_t staging;                          /* host memory for batches, results, metadata and uploads */
     size_t tier;                             /* host memory of kept prefixes that have left the devices */
     size_t own;                              /* what the backend takes beside all of these */
@@ -489,6 +508,64 @@ TN_API tn_status tn_session_state_get(tn_session *session, int32_t seq, void *to
 TN_API tn_status tn_session_state_set(tn_session *session, int32_t seq, const void *from, size_t size);
 TN_API tn_status tn_session_save(tn_session *session, int32_t seq, const char *path); /* atomically */
 TN_API tn_status tn_session_load(tn_session *session, int32_t seq, const char *path);
+
+/* ---- LoRA adapters and control vectors ---- */
+
+/*     tn_adapter *poet; tn_session *session;
+ *     TN_TRY(tn_adapter_open(model, "poet.gguf", &poet));       // checks names and shapes against the model
+ *     params.adapters = &(tn_adapter_use){poet, 1.0f};
+ *     params.n_adapters = 1;
+ *     TN_TRY(tn_session_open(model, &params, &session));        // planned and loaded with the session
+ *     TN_TRY(tn_session_seq_adapters(session, 3, &(float){0})); // sequence 3 does without
+ *
+ * An adapter adds scale × alpha / rank × B·A to weights of the model. The matrices stay apart from the weights, so
+ * that every sequence has its own choice of adapters, also within one batch, and scales change at any time. A control
+ * vector adds a direction to the state after layers, for all sequences of a session. Both are part of a session's
+ * plan; opened files may serve any number of sessions and are closed after them. */
+
+/* Reads a GGUF file with general.type "adapter", adapter.type "lora" and tensors NAME.lora_a and NAME.lora_b, where
+ * NAME is a weight of the model. TN_E_FORMAT, TN_E_SHAPE: the file is not such an adapter, is one of another
+ * architecture, or a matrix does not suit its weight; the message names the tensor. TN_E_UNSUPPORTED: a kind of
+ * adapter that is not supported. Its values are read once, for the hash. The model outlives it. */
+TN_API tn_status tn_adapter_open(const tn_model *model, const char *path, tn_adapter **adapter) TN_MUST_CHECK;
+TN_API void tn_adapter_close(tn_adapter *adapter); /* accepts NULL; sessions first */
+
+typedef struct tn_adapter_info {
+    const char *path, *name; /* name: of the file's metadata, or "" */
+    float alpha;             /* 0: none, the scale alone counts */
+    int32_t rank;            /* the highest of its matrices */
+    size_t n_weights;        /* of the model that it adapts */
+    size_t bytes;            /* of its tensors in the file */
+    uint64_t hash;           /* of its contents */
+} tn_adapter_info;
+TN_API tn_adapter_info tn_adapter_get_info(const tn_adapter *adapter);
+/* Adds scale × alpha / rank × B·A to the values of a weight, n from element `begin` on: the sum is what a model
+ * with the adapter merged has. Values of weights that are not adapted stay. Rows are added as a whole: `begin` and n
+ * are multiples of the weight's row. */
+TN_API tn_status tn_adapter_merge(const tn_adapter *adapter, const char *weight, float scale, int64_t begin,
+                                  int64_t n, float *values) TN_MUST_CHECK;
+/* The i-th weight that it adapts; NULL after the last. */
+TN_API const char *tn_adapter_weight(const tn_adapter *adapter, size_t i);
+
+enum { TN_ADAPTERS_MOST = 32 }; /* per session */
+
+/* Sets the scales of all adapters of the session for a sequence (-1: for all of them), in the order of
+ * params.adapters; 0 turns one off, and costs nothing while no sequence of a batch uses it. Tokens that the sequence
+ * holds stay as they were computed. A sequence whose scales change while it holds tokens cannot be kept as a prefix.
+ * Call it before tn_session_prefix_take: prefixes serve sequences with the same adapters and scales only. */
+TN_API tn_status tn_session_seq_adapters(tn_session *session, int32_t seq, const float *scales) TN_MUST_CHECK;
+/* The scale of the i-th adapter for a sequence; 0 if there is none. */
+TN_API float tn_session_seq_adapter_scale(const tn_session *session, int32_t seq, size_t i);
+
+/* The key under which tn_session_prefix_shared and tn_session_prefix_forget find what sequences with these scales
+ * computed under `key`; NULL: with all of them 0. */
+TN_API uint64_t tn_session_adapters_key(const tn_session *session, uint64_t key, const float *scales);
+
+/* Reads a GGUF file with f32 tensors direction.N of the model's width: N is the layer, from 1 on, after which the
+ * direction is added. */
+TN_API tn_status tn_control_vector_open(const tn_model *model, const char *path,
+                                        tn_control_vector **vector) TN_MUST_CHECK;
+TN_API void tn_control_vector_close(tn_control_vector *vector); /* accepts NULL; sessions first */
 
 /* ---- Numbers ---- */
 

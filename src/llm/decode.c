@@ -111,7 +111,11 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
                               .positions = g->positions + m->begin,
                               .seqs = g->seqs + m->begin,
                               .steps = m->steps,
-                              .out_rows = g->out_rows};
+                              .out_rows = g->out_rows,
+                              .adapters = tn__batch_adapters(s, g->seqs + m->begin, m->n),
+                              .n_adapters = p->adapters.n,
+                              .scales = g->scales,
+                              .factors = p->adapters.factors};
     for (int i = 0; i < TN__CACHE_GROUPS; i++) inputs.rows[i] = m->rows[i];
     int32_t kept = list_output_rows(s, m, inputs.padded, &inputs.n_outputs);
     tn__graph_kind kind = tn__token_graph_kind(&p->params);
@@ -121,7 +125,7 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
         kind = TN__GRAPH_CANDIDATES;
     tn__graph_set *set;
     bool in_flight;
-    TN_TRY(tn__graph_for(p, (tn__shape){kind, inputs.padded, inputs.n_outputs}, &set));
+    TN_TRY(tn__graph_for(p, (tn__shape){kind, inputs.padded, inputs.n_outputs, inputs.adapters}, &set));
     TN_TRY(tn__graph_schedule(p, set, &in_flight));
     TN_TRY(tn_sched_alloc(p->sched, set->graph));
     tn__inputs_stage(&set->inputs, &inputs, g->values);

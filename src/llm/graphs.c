@@ -132,8 +132,7 @@ tn_status tn__graph_for(tn_session_plan *p, tn__shape shape, tn__graph_set **out
     tn__graphs *g = &p->graphs;
     for (size_t i = 0; i < g->n; i++) {
         tn__graph_set *set = g->sets[i];
-        if (set->shape.kind == shape.kind && set->shape.n_tokens == shape.n_tokens &&
-            set->shape.n_outputs == shape.n_outputs) {
+        if (tn__shape_is(set->shape, shape)) {
             set->last_used = ++g->clock;
             *out = set;
             return TN_OK;

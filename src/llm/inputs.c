@@ -29,6 +29,7 @@ static bool has_steps(const input_context *c) { return !tn__moves_cells(c->shape
 static bool has_output_rows(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->shape.n_outputs < c->shape.n_tokens;
 }
+static bool has_adapter_scales(const input_context *c) { return c->shape.adapters != 0; }
 static bool has_move_from(const input_context *c) { return tn__moves_cells(c->shape); }
 static bool has_move_to(const input_context *c) { return tn__moves_cells(c->shape); }
 static bool has_move_delta(const input_context *c) { return c->shape.kind == TN__GRAPH_SHIFT; }
@@ -72,6 +73,15 @@ static void stage_steps(const tn__micro_batch *b, void *to) {
 static void stage_output_rows(const tn__micro_batch *b, void *to) {
     memcpy(to, b->out_rows, (size_t)b->n_outputs * sizeof *b->out_rows);
 }
+/* A row of scales for every adapter of the graph. Padding rows have none. */
+static void stage_adapter_scales(const tn__micro_batch *b, void *to) {
+    float *scales = to;
+    for (size_t k = 0; k < b->n_adapters; k++) {
+        if (!(b->adapters >> k & 1)) continue;
+        for (int32_t i = 0; i < b->padded; i++)
+            *scales++ = i < b->n ? b->scales[(size_t)b->seqs[i] * b->n_adapters + k] * b->factors[k] : 0;
+    }
+}
 static void stage_move_from(const tn__micro_batch *b, void *to) { stage_list(b, b->move_from, 0, to); }
 static void stage_move_to(const tn__micro_batch *b, void *to) { stage_list(b, b->move_to, -1, to); }
 static void stage_move_delta(const tn__micro_batch *b, void *to) { stage_list(b, b->move_delta, 0, to); }
@@ -94,7 +104,10 @@ static const input_row input_rows[] = {
 static int input_shape(const input_row *row, tn__shape shape, int64_t ne[3]) {
     int n_dims = 0;
     for (int i = 0; i < 3 && row->ne[i]; i++, n_dims++)
-        ne[i] = row->ne[i] == TN__TOKENS ? shape.n_tokens : row->ne[i] == TN__OUTPUTS ? shape.n_outputs : row->ne[i];
+        ne[i] = row->ne[i] == TN__TOKENS     ? shape.n_tokens
+                : row->ne[i] == TN__OUTPUTS  ? shape.n_outputs
+                : row->ne[i] == TN__ADAPTERS ? __builtin_popcount(shape.adapters)
+                                             : row->ne[i];
     return n_dims;
 }
 

@@ -5,7 +5,7 @@
 #include "llm/memory/kv_cache.h"
 
 /* Dimensions that follow from the graph's shape. */
-enum { TN__TOKENS = -1, TN__OUTPUTS = -2 };
+enum { TN__TOKENS = -1, TN__OUTPUTS = -2, TN__ADAPTERS = -3 };
 
 /* X(NAME, function, "tensor name", TYPE, dimensions). Which graphs have the input is decided by has_<function>, its
  * values are computed by stage_<function>, both in inputs.c. */
@@ -18,6 +18,7 @@ enum { TN__TOKENS = -1, TN__OUTPUTS = -2 };
     X(ROWS_WINDOW, rows_window, "rows.1", I32, TN__TOKENS)                                                           \
     X(STEPS, steps, "steps", I32, 4, TN__TOKENS)                                                                     \
     X(OUTPUT_ROWS, output_rows, "outputs", I32, TN__OUTPUTS)                                                         \
+    X(ADAPTER_SCALES, adapter_scales, "adapter_scales", F32, TN__TOKENS, TN__ADAPTERS)                               \
     X(MOVE_FROM, move_from, "cells.from", I32, TN__TOKENS)                                                           \
     X(MOVE_TO, move_to, "cells.to", I32, TN__TOKENS)                                                                 \
     X(MOVE_DELTA, move_delta, "cells.delta", I32, TN__TOKENS)
@@ -44,7 +45,11 @@ typedef enum tn__graph_kind {
 typedef struct tn__shape {
     tn__graph_kind kind;
     int32_t n_tokens, n_outputs;
+    uint32_t adapters; /* the set of adapters that the graph contains, one bit each (adapters/session_adapters.h) */
 } tn__shape;
+static inline bool tn__shape_is(tn__shape a, tn__shape b) {
+    return a.kind == b.kind && a.n_tokens == b.n_tokens && a.n_outputs == b.n_outputs && a.adapters == b.adapters;
+}
 static inline bool tn__moves_cells(tn__shape shape) {
     return shape.kind == TN__GRAPH_SHIFT || shape.kind == TN__GRAPH_MOVE;
 }
@@ -71,6 +76,10 @@ typedef struct tn__micro_batch {
     const tn__step *steps;                 /* of recurrent layers */
     const int32_t *out_rows;               /* of the graph's outputs, all of them */
     int32_t n_outputs;
+    /* The graph's adapters, and the session's: scales [sequence][adapter], factors of their scales. */
+    uint32_t adapters;
+    size_t n_adapters;
+    const float *scales, *factors;
     /* Of graphs that move cells: n entries each. */
     const int32_t *move_from, *move_to, *move_delta;
 } tn__micro_batch;

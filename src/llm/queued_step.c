@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-static const tn__shape next_shape = {TN__GRAPH_NEXT, 1, 1};
+static tn__shape next_shape(uint32_t adapters) { return (tn__shape){TN__GRAPH_NEXT, 1, 1, adapters}; }
 
 bool tn__queued_step_possible(const tn_session_plan *p) {
     const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)p->kv.argmax_device));
@@ -27,14 +27,19 @@ tn_status tn__queued_step_new(tn_session *s) {
     tn__queued_step *q = &s->queued;
     if (!tn__queued_step_possible(p)) return TN_OK;
     tn__graph_set *set;
-    tn_sched_info info;
-    TN_TRY(tn__graph_for(p, next_shape, &set));
+    tn_sched_info info, adapted = {.splits = 1};
+    if (p->adapters.n) {
+        TN_TRY(tn__graph_for(p, next_shape(tn__adapters_all(p->adapters.n)), &set));
+        TN_TRY(tn_sched_describe(p->sched, set->graph, &adapted));
+    }
+    TN_TRY(tn__graph_for(p, next_shape(0), &set));
     TN_TRY(tn_sched_describe(p->sched, set->graph, &info));
     for (int i = 0; i < 2; i++) {
         q->buffers[i].step = s->results.steps + 2 * i;
         TN_TRY(tn_event_new(tn__plan_device(p, (size_t)p->kv.argmax_device), &q->buffers[i].done));
     }
     q->possible = info.splits == 1;
+    q->with_adapters = adapted.splits == 1;
     return TN_OK;
 }
 
@@ -50,6 +55,7 @@ void tn__queued_step_cancel(tn_session *s) {
 
 static void list_step_values(tn__queued_step *q, int buffer, void *values[TN__INPUT_COUNT]) {
     for (int i = 0; i < TN__INPUT_COUNT; i++) values[i] = q->buffers[buffer].values[i];
+    values[TN__INPUT_ADAPTER_SCALES] = q->buffers[buffer].scales;
 }
 
 /* Queues inputs, the graph and the copy of its result. Devices may read the inputs late: they stay in their
@@ -76,7 +82,11 @@ static void stage_step(tn_session *s, const tn__graph_set *set, int buffer, cons
                              .positions = position,
                              .seqs = &q->seq,
                              .rows = {[TN__CACHE_FULL] = cell},
-                             .n_outputs = 1};
+                             .n_outputs = 1,
+                             .adapters = set->shape.adapters,
+                             .n_adapters = s->plan->adapters.n,
+                             .scales = s->staging.scales,
+                             .factors = s->plan->adapters.factors};
     void *values[TN__INPUT_COUNT];
     list_step_values(q, buffer, values);
     tn__inputs_stage(&set->inputs, &batch, values);
@@ -91,9 +101,10 @@ static void queue_next_step(tn_session *s) {
     const tn__page_table *pages = &p->kv.groups[TN__CACHE_FULL];
     const tn_tensor *learned = p->model->w.pos_embd;
     const int32_t position = q->position + 1, cell = tn__pages_next_cell(pages, q->seq, position);
+    const uint32_t adapters = tn__batch_adapters(s, &q->seq, 1);
     tn__graph_set *set;
-    if (cell < 0 || (learned && position >= learned->ne[1]) || tn__graph_for(p, next_shape, &set) != TN_OK ||
-        tn_sched_alloc(p->sched, set->graph) != TN_OK)
+    if (cell < 0 || (learned && position >= learned->ne[1]) || (adapters && !q->with_adapters) ||
+        tn__graph_for(p, next_shape(adapters), &set) != TN_OK || tn_sched_alloc(p->sched, set->graph) != TN_OK)
         return;
     const int buffer = q->current ^= 1;
     stage_step(s, set, buffer, &position, &cell);

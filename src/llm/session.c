@@ -14,12 +14,14 @@ static tn_status take_memory(tn_session *s) {
     TN_TRY(tn__load_weights(m, &load));
     m->repacked = p->placement.repack;
     m->repack_rows = p->placement.repack_rows;
+    TN_TRY(tn__adapters_take(p));
     TN_TRY(tn__kv_allocate(&p->kv, p->placement.types));
     tn_sched_set_locations(p->sched, NULL, NULL);
     for (size_t i = 0; i < p->graphs.n; i++) tn__graph_bind_results(&p->kv, p->graphs.sets[i]);
     TN_TRY(tn__tiers_new(s));
     TN_TRY(tn__prefixes_new(p, tn__tiers_seed(s), &s->prefixes));
     TN_TRY(tn__staging_new(&p->params, p->pipelined, &s->staging));
+    tn__sequence_adapters_begin(s);
     if (p->params.embeddings) TN_TRY(tn__embeddings_new(p, &s->embeddings));
     TN_TRY(tn__results_new(p, &s->results));
     TN_TRY(tn__queued_step_new(s));

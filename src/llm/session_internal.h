@@ -20,6 +20,7 @@ typedef struct tn__staging {
     tn__step *steps;               /* of the same tokens */
     int32_t *out_rows;             /* of one micro-batch */
     void *values[TN__INPUT_COUNT]; /* of a graph's inputs */
+    float *scales;                 /* of adapters: [sequence][adapter] */
     int32_t move_from[TN__MOVE_CELLS], move_to[TN__MOVE_CELLS], move_delta[TN__MOVE_CELLS];
     /* For batches that the library itself makes. */
     int32_t *prompt_seqs;
@@ -85,7 +86,8 @@ void tn__embeddings_finish(tn_session *session);
 /* ---- Queued step (queued_step.c): the next step of a greedy loop, run before it is requested ---- */
 
 typedef struct tn__queued_step {
-    bool possible;         /* all of the session is on one device that queues */
+    bool possible;         /* all of the session is on one device that queues, */
+    bool with_adapters;    /* and so are graphs with adapters */
     bool looping;          /* the last batch was one token with only its argmax requested, */
     int32_t seq, position; /* which was this token of this sequence, */
     tn_token argmax;       /* and this is its argmax */
@@ -96,6 +98,7 @@ typedef struct tn__queued_step {
         tn_event *done;
         int32_t *step; /* argmax and sum, in memory that the device can write to */
         int32_t row, values[TN__INPUT_COUNT][2];
+        float scales[TN_ADAPTERS_MOST]; /* the values of TN__INPUT_ADAPTER_SCALES */
     } buffers[2];
 } tn__queued_step;
 
@@ -194,6 +197,12 @@ void tn__checkpoints_drop(tn_session *session);
 bool tn__checkpoints_evict(tn_session *session);
 /* Makes room for a batch, after TN_E_FULL. False: there is nothing to give up. */
 bool tn__prefixes_make_room(tn_session *session);
+
+/* ---- Adapters (adapters/sequence_adapters.c) ---- */
+
+void tn__sequence_adapters_begin(tn_session *session); /* all sequences have the scales of the parameters */
+/* The set of adapters of the graph for tokens of these sequences. */
+uint32_t tn__batch_adapters(const tn_session *session, const int32_t *seqs, int32_t n);
 
 /* ---- Moving (memory/kv_move.c) ---- */
 

@@ -14,7 +14,8 @@ static void *take_part(char *block, size_t *used, size_t bytes) {
 
 static size_t lay_out_staging(const tn_session_params *p, bool pipelined, char *block, tn__staging *s) {
     const size_t n = (size_t)p->n_ubatch, b = (size_t)p->n_batch;
-    const tn__shape largest = {TN__GRAPH_LOGITS, TN__MAX(p->n_ubatch, (int32_t)TN__MOVE_CELLS), p->n_ubatch};
+    const tn__shape largest = {TN__GRAPH_LOGITS, TN__MAX(p->n_ubatch, (int32_t)TN__MOVE_CELLS), p->n_ubatch,
+                               tn__adapters_all(p->n_adapters)};
     size_t used = 0;
     s->positions = take_part(block, &used, b * sizeof *s->positions);
     s->seqs = take_part(block, &used, b * sizeof *s->seqs);
@@ -25,6 +26,7 @@ static size_t lay_out_staging(const tn_session_params *p, bool pipelined, char *
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
         s->rows[g] = take_part(block, &used, (pipelined ? b : n) * sizeof *s->rows[g]);
     s->steps = take_part(block, &used, (pipelined ? b : n) * sizeof *s->steps);
+    s->scales = take_part(block, &used, (size_t)p->n_seqs * p->n_adapters * sizeof *s->scales);
     for (int i = 0; i < TN__INPUT_COUNT; i++)
         s->values[i] = take_part(block, &used, tn__input_bytes((tn__input)i, largest));
     return used;

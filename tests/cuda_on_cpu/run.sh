@@ -66,6 +66,7 @@ run test_gpu_memory 'integrated*' TENON_EMULATED_INTEGRATED=1
 edges '*'
 run test_gpu_pages '*'
 run test_gpu_recurrent '*'
+run test_adapters '*'
 run test_gpu_pages 'layers*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
 run test_gpu_recurrent '*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
 edges 'devices*' TENON_EMULATED_DEVICES=2

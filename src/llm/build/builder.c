@@ -23,16 +23,19 @@ tn_tensor *tn__build_post_norm(const tn__builder *b, tn_tensor *x, tn_tensor *we
     return eps > 0 && !b->h->layer_norm ? tn_rms_norm(b->a, x, weight, eps) : tn__build_norm(b, x, weight, NULL);
 }
 
-tn_tensor *tn__finish_linear(const tn__builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias,
-                             const char *what) {
-    if (!scale && !bias) return tn__name_node(b, y, what);
+tn_tensor *tn__finish_linear(const tn__builder *b, tn_tensor *w, tn_tensor *x, tn_tensor *y, tn_tensor *scale,
+                             tn_tensor *bias, const char *what) {
+    const bool adapted = tn__is_adapted(b, w);
+    if (!scale && !bias && !adapted) return tn__name_node(b, y, what);
     if (y) tn_name(b->a, y, "%s_matmul%s", what, b->suffix);
-    if (scale && bias && y) y = tn_name(b->a, tn_mul(b->a, y, scale), "%s_scaled%s", what, b->suffix);
-    return tn__name_node(b, bias ? tn_add(b->a, y, bias) : tn_mul(b->a, y, scale), what);
+    if (scale) y = tn_mul(b->a, y, scale);
+    if (scale && (bias || adapted) && y) tn_name(b->a, y, "%s_scaled%s", what, b->suffix);
+    if (adapted) y = tn__adapt_linear(b, w, x, y, what);
+    return tn__name_node(b, bias ? tn_add(b->a, y, bias) : y, what);
 }
 tn_tensor *tn__build_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
                             const char *what) {
-    return tn__finish_linear(b, tn_mul_mat(b->a, w, x), scale, bias, what);
+    return tn__finish_linear(b, w, x, tn_mul_mat(b->a, w, x), scale, bias, what);
 }
 tn_tensor *tn__build_scaled(const tn__builder *b, tn_tensor *x, float scale) {
     return scale != 0 && scale != 1 ? tn_scale(b->a, x, scale, 0) : x;

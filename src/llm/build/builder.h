@@ -22,6 +22,9 @@ typedef struct tn__builder {
     tn_tensor *selected;     /* positions that the last indexer selected */
     tn_tensor *router_input; /* what the MoE router of this layer reads; NULL: the input of the experts */
     tn_status status;        /* of tn__append_now */
+    /* While a part of the rows is built: their beginning, and the number of all of them; 0: all are. */
+    int64_t part_begin, part_of;
+    tn_tensor **wanted_scales; /* of adapters, for the output rows: made where they are first needed */
     char suffix[40]; /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
 } tn__builder;
 
@@ -38,13 +41,26 @@ tn_tensor *tn__name_node(const tn__builder *b, tn_tensor *t, const char *what);
 void tn__append_now(tn__builder *b, tn_tensor *t);
 tn_tensor *tn__build_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 tn_tensor *tn__build_post_norm(const tn__builder *b, tn_tensor *x, tn_tensor *weight); /* after a part */
-/* Applies a matrix's scale and bias to the result of its matmul. The last node has the plain name. */
-tn_tensor *tn__finish_linear(const tn__builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias, const char *what);
+/* Applies a matrix's scale, its adapters and its bias to y, the result of its matmul with x. The last node has the
+ * plain name. */
+tn_tensor *tn__finish_linear(const tn__builder *b, tn_tensor *w, tn_tensor *x, tn_tensor *y, tn_tensor *scale,
+                             tn_tensor *bias, const char *what);
 tn_tensor *tn__build_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
                             const char *what);
 tn_tensor *tn__build_scaled(const tn__builder *b, tn_tensor *x, float scale); /* 0 and 1: as it is */
 /* Columns begin … begin+n-1 of every row. */
 tn_tensor *tn__build_columns(const tn__builder *b, tn_tensor *x, int64_t begin, int64_t n);
+
+/* ---- Adapters (build/low_rank.c) ---- */
+
+/* Whether the graph's adapters change what the weight multiplies. */
+bool tn__is_adapted(const tn__builder *b, const tn_tensor *weight);
+/* Adds to y, the result of a matmul of w with x, or of a lookup in w, what the graph's adapters change in it. */
+tn_tensor *tn__adapt_linear(const tn__builder *b, const tn_tensor *w, tn_tensor *x, tn_tensor *y, const char *what);
+tn_tensor *tn__adapt_experts(const tn__builder *b, const tn_tensor *w, tn_tensor *x, tn_tensor *ids, tn_tensor *y,
+                             const char *what);
+tn_tensor *tn__adapt_lookup(const tn__builder *b, const tn_tensor *w, tn_tensor *tokens, tn_tensor *y,
+                            const char *what);
 
 /* ---- Attention (parts/attention.c) ---- */
 

@@ -71,6 +71,7 @@ tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
 static tn_tensor *build_embedding(const tn__builder *b) {
     const tn__weights *w = &b->m->w;
     tn_tensor *x = tn__name_node(b, tn_get_rows(b->a, w->tok_embd, b->tokens), "embedding");
+    x = tn__adapt_lookup(b, w->tok_embd, b->tokens, x, "embedding");
     x = tn__name_node(b, tn__build_scaled(b, x, b->h->embd_scale), "embedding_scaled");
     if (w->type_embd) x = tn_add(b->a, x, tn_view(b->a, w->type_embd, 1, (const int64_t[]){b->h->n_embd}, NULL, 0));
     if (w->pos_embd)
@@ -109,14 +110,20 @@ static tn_tensor *build_classifier(const tn__builder *b, tn_tensor *x) {
     return tn__build_linear(b, w->cls_out, NULL, w->cls_out_b, x, "scores");
 }
 
-/* An upper bound for the tensors of a graph. */
+/* An upper bound for the tensors of a graph. A weight is used once per chunk of its layer, and with fewer stored
+ * layers than layers again in others. */
 static size_t graph_tensor_limit(const tn_session_plan *p, tn__shape shape) {
+    enum { NODES_PER_WEIGHT = 12, NODES_PER_ADAPTER = 4 };
     const tn_model *m = p->model;
     const size_t chunks = tn__ffn_most_chunks(p, shape.n_tokens);
     size_t lists = 0; /* block-sparse attention has nodes for every key/value head */
     for (int32_t i = 0; i < m->h.n_layer; i++)
         if (m->h.layers[i].indexer && !m->h.layers[i].kv_rank) lists += 8 * (size_t)m->h.layers[i].n_head_kv;
-    return (size_t)m->h.n_layer * (112 + 80 * chunks) + lists + 64;
+    size_t adapted = 0;
+    for (size_t i = 0; i < p->adapters.n_list; i++) adapted += shape.adapters >> p->adapters.list[i].adapter & 1;
+    adapted *= (size_t)(m->h.n_layer / TN__MAX(m->h.n_stored_layers, 1)) + 1;
+    return (size_t)m->h.n_layer * (113 + 80 * chunks) + lists + 64 + adapted * NODES_PER_WEIGHT * chunks +
+           NODES_PER_ADAPTER * p->adapters.n;
 }
 
 /* The largest logits of every row. */
@@ -159,8 +166,11 @@ tn__builder tn__begin_graph(const tn_session_plan *p, tn__shape shape, tn__graph
 
 tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     tn__builder b = tn__begin_graph(p, shape, set);
+    tn_tensor *wanted_scales[TN_ADAPTERS_MOST] = {NULL};
+    b.wanted_scales = wanted_scales;
     size_t limit = set->n_tensors ? set->n_tensors : graph_tensor_limit(p, shape);
-    size_t capacity = set->n_tensors ? set->capacity : limit + p->model->n_all + 4 * (size_t)b.h->n_layer;
+    size_t capacity =
+        set->n_tensors ? set->capacity : limit + p->model->n_all + 2 * p->adapters.n_list + 5 * (size_t)b.h->n_layer;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity),
                                            .no_alloc = true,
                                            .repeatable = p->params.repeatable},
@@ -176,6 +186,10 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
         int32_t il = tn__built_layer(p, k);
         snprintf(b.suffix, sizeof b.suffix, ".%d", il);
         x = b.arch->layer ? b.arch->layer(&b, il, x) : tn__build_layer(&b, il, x);
+        if (p->adapters.directions && p->adapters.directions[il]) {
+            tn_name(a, x, "layer_plain.%d", il);
+            x = tn_add(a, x, p->adapters.directions[il]);
+        }
         tn_name(a, x, "layer.%d", il);
     }
     if (b.arch->end) x = b.arch->end(&b, x);

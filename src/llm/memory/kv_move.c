@@ -12,7 +12,7 @@
 static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t n) {
     tn__staging *g = &s->staging;
     tn__graph_set *set;
-    TN_TRY(tn__graph_for(s->plan, (tn__shape){kind, TN__MOVE_CELLS, group}, &set));
+    TN_TRY(tn__graph_for(s->plan, (tn__shape){kind, TN__MOVE_CELLS, group, 0}, &set));
     if (!set->graph) { /* nothing rotates in this group, or its layers have no cells */
         tn__prefixes_move(s, group, kind == TN__GRAPH_SHIFT, n);
         return TN_OK;

@@ -124,7 +124,8 @@ void tn__prefixes_forget_owner(tn_session *s, int32_t seq) {
 void tn__prefixes_copy_owner(tn_session *s, int32_t source, int32_t target) {
     tn__prefixes *x = &s->prefixes;
     if (!x->n || source == target) return;
-    if (remembered_pages(s)->sequences[target].n)
+    if (remembered_pages(s)->sequences[target].n ||
+        tn__sequence_adapters_hash(s, source) != tn__sequence_adapters_hash(s, target))
         x->owners[target].known = false;
     else
         x->owners[target] = x->owners[source];
@@ -271,6 +272,7 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     tn__prefixes *x = &s->prefixes;
     const tn__page_table *t = remembered_pages(s);
     if (t->sequences[seq].n) return tn_fail(TN_E_STATE, "sequence %d is not empty", seq);
+    key = tn__sequence_key(s, seq, key); /* what it computes depends on its adapters as well */
     const int32_t n_hashed = hash_prompt(x, key, tokens, n_tokens);
     const prefix_matches m = match_lists(s, seq, tokens, n_hashed);
     int32_t n_full, n = tn__tiers_find(s, m.matching, m.matched, tokens, n_hashed, &n_full);
@@ -443,6 +445,7 @@ tn_status tn_session_prefix_note(tn_session *s, int32_t seq, uint64_t key, const
     for (int32_t i = 0; i < t->sequences[seq].n; i++)
         if (tn__pages_shared(t, seq, i))
             return tn_fail(TN_E_STATE, "sequence %d shares cells with others: they have their tokens", seq);
+    key = tn__sequence_key(s, seq, key); /* what it computes depends on its adapters as well */
     (void)hash_prompt(x, key, tokens, n_tokens);
     for (int32_t i = 0; i < t->sequences[seq].n; i++) {
         const tn_page_run run = tn__page_run_at(t, seq, i);

@@ -25,12 +25,13 @@ typedef struct state_header {
     int32_t seq;        /* -1: all */
     int32_t n_seqs;     /* saved */
     uint32_t cells[TN__CACHE_GROUPS], runs[TN__CACHE_GROUPS];
-    uint64_t size; /* of the whole state */
+    uint64_t size;     /* of the whole state */
+    uint64_t adapters; /* of its sequences, and control vectors; 0: none */
 } state_header;
-_Static_assert(sizeof(state_header) == 64, "no padding: the bytes are written as they are");
+_Static_assert(sizeof(state_header) == 72, "no padding: the bytes are written as they are");
 
 static const char state_magic[8] = "TNSTATE";
-enum { STATE_VERSION = 2 };
+enum { STATE_VERSION = 3 };
 
 static tn_status check_state_args(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
@@ -77,12 +78,23 @@ static uint64_t state_bytes(const tn_session *s, const state_header *h) {
     return size + (uint64_t)h->recurrent * recurrence_bytes(s);
 }
 
+/* What computed the cells beside the model. */
+static uint64_t state_adapters(const tn_session *s, int32_t seq) {
+    uint64_t h = tn__controls_hash(&s->plan->params);
+    for (int32_t i = 0; i < s->plan->kv.n_seqs; i++) {
+        const uint64_t adapters = in_state(seq, i) ? tn__sequence_adapters_hash(s, i) : 0;
+        if (adapters) h = tn__hash_combine(h, seq < 0 ? adapters + (uint64_t)i : adapters);
+    }
+    return h;
+}
+
 /* Numbers the cells of the state: those that its sequences see. */
 static state_header header_for(const tn_session *s, int32_t seq) {
     state_header header = {.version = STATE_VERSION,
                            .n_layer = (uint32_t)s->plan->kv.n_layer,
                            .identity = s->plan->model->identity,
                            .cache = tn__cache_key(&s->plan->params),
+                           .adapters = state_adapters(s, seq),
                            .seq = seq,
                            .n_seqs = seq < 0 ? s->plan->kv.n_seqs : 1};
     memcpy(header.magic, state_magic, sizeof state_magic);
@@ -206,6 +218,10 @@ static tn_status check_state_header(const tn_session *s, int32_t seq, const char
                        "rotation differ",
                        tn_type_name((tn_type)(h->cache & 127)), tn_type_name((tn_type)(h->cache >> 7 & 127)),
                        tn_type_name(s->plan->params.cache_k), tn_type_name(s->plan->params.cache_v));
+    if ((seq < 0) == (h->seq < 0) && h->adapters != state_adapters(s, seq))
+        return tn_fail(TN_E_STATE,
+                       "the state was computed with other adapters, scales or control vectors than %s has",
+                       seq < 0 ? "the session" : "the sequence");
     if ((seq < 0) != (h->seq < 0))
         return tn_fail(TN_E_STATE, "the state holds %s",
                        h->seq < 0 ? "all sequences: load it with sequence -1"

@@ -177,9 +177,13 @@ tn__hash128 tn__tiers_seed(const tn_session *s) {
         return (tn__hash128)tn__mix64(random + 1) << 64 | random;
     }
     const float rope[] = {p->rope_base, p->rope_scale};
-    const uint64_t words[] = {
-        t->disk.salt[0],  t->disk.salt[1],      tn__plan_keys_of(s->plan).model, hash_weights(s->plan->model),
-        tn__cache_key(p), hash_of_bits(s->plan)};
+    const uint64_t words[] = {t->disk.salt[0],
+                              t->disk.salt[1],
+                              tn__plan_keys_of(s->plan).model,
+                              hash_weights(s->plan->model),
+                              tn__cache_key(p),
+                              hash_of_bits(s->plan),
+                              tn__controls_hash(p)};
     const uint64_t low = tn__hash_bytes(rope, sizeof rope, tn__hash_bytes(words, sizeof words, 1));
     return (tn__hash128)tn__hash_combine(low, tn__hash_bytes(words, sizeof words, 2)) << 64 | low;
 }

@@ -85,9 +85,9 @@ tn__qkv tn__build_projections(tn__builder *b, int32_t il, tn_tensor *x) {
     tn__append_now(b, y.q = tn_mul_mat(a, l->wq, x));
     tn__append_now(b, y.k = tn_mul_mat(a, l->wk, x));
     tn__append_now(b, y.v = tn_mul_mat(a, l->wv, x));
-    y.q = tn__finish_linear(b, y.q, l->sq, l->bq, "q");
-    y.k = tn__finish_linear(b, y.k, l->sk, l->bk, "k");
-    y.v = tn__finish_linear(b, y.v, l->sv, l->bv, "v");
+    y.q = tn__finish_linear(b, l->wq, x, y.q, l->sq, l->bq, "q");
+    y.k = tn__finish_linear(b, l->wk, x, y.k, l->sk, l->bk, "k");
+    y.v = tn__finish_linear(b, l->wv, x, y.v, l->sv, l->bv, "v");
     if (clamp > 0) {
         y.q = tn_clamp(a, y.q, -clamp, clamp);
         y.k = tn_clamp(a, y.k, -clamp, clamp);

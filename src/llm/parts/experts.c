@@ -7,15 +7,17 @@
 static tn_tensor *build_expert_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias,
                                       tn_tensor *x, tn_tensor *ids, const char *what) {
     tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
+    const bool adapted = tn__is_adapted(b, w);
     if (!b->arch->ffn_scales) scale = NULL;
-    if (scale || bias) tn_name(b->a, y, "%s_matmul%s", what, b->suffix);
+    if (scale || bias || adapted) tn_name(b->a, y, "%s_matmul%s", what, b->suffix);
     if (scale && y) {
         int64_t used = ids->ne[0], tokens = ids->ne[1];
         tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]),
                                    tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
         y = tn_mul(b->a, y, tn_reshape(b->a, s, 1, used, tokens));
-        if (bias) tn_name(b->a, y, "%s_scaled%s", what, b->suffix);
+        if (bias || adapted) tn_name(b->a, y, "%s_scaled%s", what, b->suffix);
     }
+    if (adapted) y = tn__adapt_experts(b, w, x, ids, y, what);
     if (bias) y = tn_add_id(b->a, y, bias, ids);
     return tn__name_node(b, y, what);
 }

@@ -14,7 +14,10 @@ tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *s
     if (!scale || !bias) return tn__build_linear(b, w, scale, bias, x, what);
     tn_tensor *y = tn_name(b->a, tn_mul_mat(b->a, w, x), "%s_matmul%s", what, b->suffix);
     y = tn_name(b->a, tn_add(b->a, y, bias), "%s_biased%s", what, b->suffix);
-    return tn__name_node(b, tn_mul(b->a, y, scale), what);
+    y = tn_mul(b->a, y, scale);
+    if (tn__is_adapted(b, w) && y)
+        y = tn__adapt_linear(b, w, x, tn_name(b->a, y, "%s_scaled%s", what, b->suffix), what);
+    return tn__name_node(b, y, what);
 }
 
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
@@ -87,7 +90,10 @@ tn_tensor *tn__build_serial_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
         if (router_input && rows > chunk) b->router_input = view_rows(b, router_input, begin, n);
         if (l->ffn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
             part = tn__name_node(b, tn__build_norm(b, part, l->ffn_norm, l->ffn_norm_b), "ffn_norm");
+        b->part_of = rows;
+        b->part_begin = begin;
         tn_tensor *y = tn__build_feed_forward(b, il, part);
+        b->part_of = b->part_begin = 0;
         if (rows <= chunk) return tn_add(b->a, x, y);
         if (!y) return NULL;
         x = tn_acc(b->a, x, y, x->nb[1], x->nb[2], x->nb[3], offset);

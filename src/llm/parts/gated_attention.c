@@ -12,9 +12,9 @@ static tn_tensor *build_gated_attention(tn__builder *b, int32_t il, tn_tensor *x
     tn__append_now(b, both = tn_mul_mat(a, l->wq, x));
     tn__append_now(b, y.k = tn_mul_mat(a, l->wk, x));
     tn__append_now(b, y.v = tn_mul_mat(a, l->wv, x));
-    both = tn__finish_linear(b, both, l->sq, NULL, "q");
-    y.k = tn__split_heads(b, tn__finish_linear(b, y.k, l->sk, NULL, "k"), lh->head_k, lh->n_head_kv, 0);
-    y.v = tn__split_heads(b, tn__finish_linear(b, y.v, l->sv, NULL, "v"), lh->head_v, lh->n_head_kv, 0);
+    both = tn__finish_linear(b, l->wq, x, both, l->sq, NULL, "q");
+    y.k = tn__split_heads(b, tn__finish_linear(b, l->wk, x, y.k, l->sk, NULL, "k"), lh->head_k, lh->n_head_kv, 0);
+    y.v = tn__split_heads(b, tn__finish_linear(b, l->wv, x, y.v, l->sv, NULL, "v"), lh->head_v, lh->n_head_kv, 0);
     if (!both || !y.k || !y.v) return NULL;
     const int64_t ne[] = {lh->head_k, lh->n_head, x->ne[1]};
     const size_t nb[] = {4, 2 * head, both->nb[1]};

@@ -51,9 +51,9 @@ static tn_tensor *build_kda(tn__builder *b, int32_t il, tn_tensor *x) {
     tn__append_now(b, q = tn_mul_mat(a, l->wq, x));
     tn__append_now(b, k = tn_mul_mat(a, l->wk, x));
     tn__append_now(b, v = tn_mul_mat(a, l->wv, x));
-    q = build_kda_conv(b, il, tn__name_node(b, q, "q"), l->kda_conv_q, 0);
-    k = build_kda_conv(b, il, tn__name_node(b, k, "k"), l->kda_conv_k, 1);
-    v = build_kda_conv(b, il, tn__name_node(b, v, "v"), l->kda_conv_v, 2);
+    q = build_kda_conv(b, il, tn__finish_linear(b, l->wq, x, q, NULL, NULL, "q"), l->kda_conv_q, 0);
+    k = build_kda_conv(b, il, tn__finish_linear(b, l->wk, x, k, NULL, NULL, "k"), l->kda_conv_k, 1);
+    v = build_kda_conv(b, il, tn__finish_linear(b, l->wv, x, v, NULL, NULL, "v"), l->kda_conv_v, 2);
     tn_tensor *beta = tn__build_linear(b, l->ssm_beta, NULL, NULL, x, "kda_beta");
     const tn_linear_attention_sources sources = {.q = tn_l2_norm(a, q, b->h->norm_eps),
                                                  .k = tn_l2_norm(a, k, b->h->norm_eps),

@@ -27,8 +27,8 @@ static tn_tensor *part_of_heads(const tn__builder *b, tn_tensor *x, int64_t begi
 /* Multiplies every head with a matrix of its own: w [in, out, heads] × x [in, heads, tokens] → [out, heads, tokens].
  */
 static tn_tensor *multiply_heads(const tn__builder *b, tn_tensor *w, tn_tensor *x, const char *what) {
-    tn_tensor *y = tn_mul_mat(b->a, w, tn_cont(b->a, tn_permute(b->a, x, 0, 2, 1, 3)));
-    return tn_cont(b->a, tn_permute(b->a, tn__name_node(b, y, what), 0, 2, 1, 3));
+    tn_tensor *y = tn__build_linear(b, w, NULL, NULL, tn_cont(b->a, tn_permute(b->a, x, 0, 2, 1, 3)), what);
+    return tn_cont(b->a, tn_permute(b->a, y, 0, 2, 1, 3));
 }
 
 tn__latent tn__build_latent(tn__builder *b, int32_t il, tn_tensor *x) {

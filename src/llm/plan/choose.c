@@ -259,13 +259,14 @@ tn_status tn__session_plan_too_big(const tn_session_plan *p) {
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         const tn__device_plan *plan = &p->devices[d];
         if (!tn__device_plan_bytes(plan) && !plan->mapped) continue;
-        tn_fail_more(TN_E_TOO_BIG,
-                     " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu, staging %zu, "
-                     "kept prefixes in host memory %zu%s%s)",
-                     tn_device_name(p->placement.list[d]), tn__device_plan_bytes(plan), plan->weights, plan->cache,
-                     plan->compute, plan->scratch, plan->staging, plan->tier,
-                     plan->missing < plan->compute + plan->scratch ? " of which a part is there" : "",
-                     plan->mapped > budgets[d].total ? ", mapped file larger than memory" : "");
+        tn_fail_more(
+            TN_E_TOO_BIG,
+            " %s needs %zu bytes (weights %zu, adapters %zu, cache %zu, compute %zu, scratch %zu, staging %zu, "
+            "kept prefixes in host memory %zu%s%s)",
+            tn_device_name(p->placement.list[d]), tn__device_plan_bytes(plan), plan->weights, plan->adapters,
+            plan->cache, plan->compute, plan->scratch, plan->staging, plan->tier,
+            plan->missing < plan->compute + plan->scratch ? " of which a part is there" : "",
+            plan->mapped > budgets[d].total ? ", mapped file larger than memory" : "");
         if (needs_of_domain(p, budgets[d].domain).n_devices < 2 || budgets[d].free < budgets[d].domain_free)
             tn_fail_more(TN_E_TOO_BIG, ", %zu are available", budgets[d].free);
         tn_fail_more(TN_E_TOO_BIG, "%s;",

@@ -13,7 +13,8 @@ typedef struct shape_list {
     size_t n, capacity;
 } shape_list;
 
-static tn_status add_shape(shape_list *l, tn__graph_kind kind, int32_t n_tokens, int32_t n_outputs) {
+static tn_status add_shape(shape_list *l, tn__graph_kind kind, int32_t n_tokens, int32_t n_outputs,
+                           uint32_t adapters) {
     if (l->n == l->capacity) {
         size_t capacity = l->capacity ? 2 * l->capacity : 64;
         tn__shape *grown = tn_realloc(l->list, capacity * sizeof *grown);
@@ -21,20 +22,20 @@ static tn_status add_shape(shape_list *l, tn__graph_kind kind, int32_t n_tokens,
         l->list = grown;
         l->capacity = capacity;
     }
-    l->list[l->n++] = (tn__shape){kind, n_tokens, n_outputs};
+    l->list[l->n++] = (tn__shape){kind, n_tokens, n_outputs, adapters};
     return TN_OK;
 }
 
 /* Graphs of n tokens: each number of outputs that a micro-batch can be rounded to. */
-static tn_status add_token_shapes(const tn_session_plan *plan, int32_t n, shape_list *l) {
+static tn_status add_token_shapes(const tn_session_plan *plan, int32_t n, uint32_t adapters, shape_list *l) {
     const tn_session_params *p = &plan->params;
     const tn__graph_kind kind = tn__token_graph_kind(p);
     const size_t first = l->n;
     for (int32_t wanted = 1, outputs = 0, most = tn__max_outputs(p, n); outputs < most; wanted = outputs + 1) {
         outputs = tn__outputs_for(p, wanted, n);
-        TN_TRY(add_shape(l, kind, n, outputs));
-        if (!p->embeddings) TN_TRY(add_shape(l, TN__GRAPH_ARGMAX, n, outputs));
-        if (tn__plan_candidates(plan)) TN_TRY(add_shape(l, TN__GRAPH_CANDIDATES, n, outputs));
+        TN_TRY(add_shape(l, kind, n, outputs, adapters));
+        if (!p->embeddings) TN_TRY(add_shape(l, TN__GRAPH_ARGMAX, n, outputs, adapters));
+        if (tn__plan_candidates(plan)) TN_TRY(add_shape(l, TN__GRAPH_CANDIDATES, n, outputs, adapters));
     }
     for (size_t a = first, b = l->n - 1; a < b; a++, b--) { /* the largest first */
         tn__shape shape = l->list[a];
@@ -48,21 +49,27 @@ static tn_status add_move_shapes(const tn_session_plan *p, shape_list *l) {
     if (!p->model->h.causal) return TN_OK; /* encoders keep nothing to move */
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!p->kv.groups[g].n_pages) continue;
-        TN_TRY(add_shape(l, TN__GRAPH_SHIFT, TN__MOVE_CELLS, g));
-        TN_TRY(add_shape(l, TN__GRAPH_MOVE, TN__MOVE_CELLS, g));
+        TN_TRY(add_shape(l, TN__GRAPH_SHIFT, TN__MOVE_CELLS, g, 0));
+        TN_TRY(add_shape(l, TN__GRAPH_MOVE, TN__MOVE_CELLS, g, 0));
     }
     return TN_OK;
 }
 
-static tn_status list_shapes(const tn_session_plan *p, shape_list *l) {
+static tn_status list_variant_shapes(const tn_session_plan *p, uint32_t adapters, shape_list *l) {
     const int32_t limit = p->params.n_ubatch;
     for (int32_t n = limit; n > 0;) {
-        TN_TRY(add_token_shapes(p, n, l));
+        TN_TRY(add_token_shapes(p, n, adapters, l));
         int32_t next = n - 1; /* the largest number of tokens that is rounded to less */
         while (next > 0 && tn__round_tokens(next, limit) >= n) next--;
         n = next > 0 ? tn__round_tokens(next, limit) : 0;
     }
-    if (tn__queued_step_possible(p)) TN_TRY(add_shape(l, TN__GRAPH_NEXT, 1, 1));
+    return tn__queued_step_possible(p) ? add_shape(l, TN__GRAPH_NEXT, 1, 1, adapters) : TN_OK;
+}
+
+static tn_status list_shapes(const tn_session_plan *p, shape_list *l) {
+    uint32_t sets[TN__ADAPTER_VARIANTS_MOST];
+    const size_t n = tn__adapters_variants(p->adapters.n, sets);
+    for (size_t i = 0; i < n; i++) TN_TRY(list_variant_shapes(p, sets[i], l));
     return add_move_shapes(p, l);
 }
 
@@ -124,7 +131,8 @@ static tn__shape reported_shape(const tn_session_plan *p, int report) {
     const tn_session_params *params = &p->params;
     int32_t n = params->n_ubatch;
     if (report == TN__REPORTED_DECODE) n = tn__round_tokens(TN__MIN(params->n_seqs, n), n);
-    return (tn__shape){tn__token_graph_kind(params), n, tn__max_outputs(params, n)};
+    const uint32_t adapters = p->searching ? tn__adapters_all(p->adapters.n) : tn__adapters_default(&p->adapters);
+    return (tn__shape){tn__token_graph_kind(params), n, tn__max_outputs(params, n), adapters};
 }
 static tn_status cover_reported(tn_session_plan *p) {
     for (int report = 0; report < TN__REPORTED_GRAPHS; report++) {
@@ -138,11 +146,11 @@ static tn_status cover_reported(tn_session_plan *p) {
 tn_status tn__graphs_keep(tn_session_plan *p) {
     const tn__shape decode = reported_shape(p, TN__REPORTED_DECODE);
     shape_list l = {0};
-    tn_status status = add_shape(&l, TN__GRAPH_ARGMAX, decode.n_tokens, decode.n_outputs);
+    tn_status status = add_shape(&l, TN__GRAPH_ARGMAX, decode.n_tokens, decode.n_outputs, decode.adapters);
     if (p->params.embeddings) l.n = 0;
     if (status == TN_OK && tn__plan_candidates(p))
-        status = add_shape(&l, TN__GRAPH_CANDIDATES, decode.n_tokens, decode.n_outputs);
-    if (status == TN_OK && tn__queued_step_possible(p)) status = add_shape(&l, TN__GRAPH_NEXT, 1, 1);
+        status = add_shape(&l, TN__GRAPH_CANDIDATES, decode.n_tokens, decode.n_outputs, decode.adapters);
+    if (status == TN_OK && tn__queued_step_possible(p)) status = add_shape(&l, TN__GRAPH_NEXT, 1, 1, decode.adapters);
     if (status == TN_OK) status = add_move_shapes(p, &l);
     for (size_t i = 0; i < l.n && status == TN_OK; i++) {
         tn__graph_set *set;

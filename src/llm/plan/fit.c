@@ -19,6 +19,7 @@ static tn_status report_plan(const tn_session_plan *p, tn_fit *fit) {
         tn_fit_device *f = &fit->devices[d];
         *f = (tn_fit_device){.name = tn_device_name(device),
                              .weights = plan->weights,
+                             .adapters = plan->adapters,
                              .mapped = plan->mapped,
                              .cache = plan->cache,
                              .compute = plan->compute,
@@ -149,7 +150,9 @@ tn_status tn_session_memory(const tn_session *s, tn_fit *fit) {
         tn_sched_memory memory = tn_sched_memory_of(p->sched, d);
         f->compute = memory.compute;
         f->scratch = memory.scratch;
-        f->cache = 0;
+        f->cache = f->adapters = 0;
+        for (size_t i = 0; i < p->adapters.n_buffers; i++)
+            if (p->adapters.buffers[i].device == d) f->adapters += tn_buffer_size(p->adapters.buffers[i].buffer);
         for (size_t i = 0; i < p->kv.n_buffers; i++)
             if (p->kv.buffers[i].device == d) f->cache += tn_buffer_size(p->kv.buffers[i].buffer);
         count_loaded_weights(p->model, tn_buffer_type_device(p->placement.types[d]), f);

@@ -43,6 +43,18 @@ static void hash_layers(const tn_session_plan *p, uint64_t *hashes) {
         tn_buffer_type *memory = m->loaded ? tn_buffer_get_type(w->tensor->buffer) : tn__weight_memory(&load, w);
         hashes[w->layer] += tn__hash_combine(x, (uintptr_t)memory);
     }
+    for (size_t i = 0; i < p->adapters.n_list; i++) {
+        const tn__adapted_weight *a = &p->adapters.list[i];
+        const tn__weight *w = &m->all[a->pair->weight];
+        if (w->layer < 0 || w->layer >= m->h.n_layer) continue;
+        const char *name = name_in_layer(w->info->name);
+        uint64_t x = tn__hash_bytes(name, strlen(name), a->adapter);
+        x = tn__hash_bytes(a->a->ne, sizeof a->a->ne, tn__hash_bytes(a->b->ne, sizeof a->b->ne, x));
+        x = tn__hash_combine(x, (uint64_t)a->a->type << 32 | (uint64_t)a->b->type << 1 | (a->factor != 1));
+        hashes[w->layer] += tn__hash_combine(x, (uint64_t)tn__placement_of_weight(p, w));
+    }
+    for (int32_t i = 0; p->adapters.directions && i < m->h.n_layer; i++)
+        hashes[i] += p->adapters.directions[i] != NULL;
 }
 
 /* Whether a layer is a further repetition: `times` earlier layers in the list have the same hash and the same

@@ -153,6 +153,7 @@ static void measure_layers(tn_session_plan *plan) {
             size_t item = w->layer < 0 ? n_layer : (size_t)w->layer;
             p->bytes[item * n + d] += tn__load_size(m, &load, w);
         }
+        tn__adapters_add_layers(plan, d, p->bytes + d, n);
         for (size_t i = 0; i < n_layer && plan->kv.layers; i++) {
             size_t align = tn_buffer_type_alignment(p->types[d]);
             for (int k = 0; k < TN__LAYER_TENSORS_MOST; k++) {

@@ -7,26 +7,28 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PART_COUNT = 8 };
-static const char *const part_names[PART_COUNT] = {"weights", "cache", "compute", "scratch",
-                                                   "staging", "tier",  "own",     "mapped"};
+enum { PART_COUNT = 9, ADAPTERS_PART = 8 };
+static const char *const part_names[PART_COUNT] = {"weights", "cache", "compute", "scratch", "staging",
+                                                   "tier",    "own",   "mapped",  "adapters"};
 static void list_parts(const tn__device_plan *d, size_t parts[PART_COUNT]) {
-    const size_t list[PART_COUNT] = {d->weights, d->cache, d->compute, d->scratch,
-                                     d->staging, d->tier,  d->own,     d->mapped};
+    const size_t list[PART_COUNT] = {d->weights, d->cache, d->compute, d->scratch, d->staging,
+                                     d->tier,    d->own,   d->mapped,  d->adapters};
     memcpy(parts, list, sizeof list);
 }
 
 tn_status tn_session_plan_print(const tn_session_plan *p, FILE *out) {
     if (!p || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_print: NULL argument");
     fprintf(out, "%-16s %6s", "MiB", "layers");
-    for (int i = 0; i < PART_COUNT; i++) fprintf(out, " %10s", part_names[i]);
+    /* Most sessions have no adapters. */
+    const int columns = p->adapters.n || p->adapters.n_controls ? PART_COUNT : ADAPTERS_PART;
+    for (int i = 0; i < columns; i++) fprintf(out, " %10s", part_names[i]);
     fprintf(out, " %10s\n", "in order");
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         const tn__device_plan *plan = &p->devices[d];
         size_t parts[PART_COUNT];
         list_parts(plan, parts);
         fprintf(out, "%-16s %6d", tn_device_name(plan->device), plan->n_layers);
-        for (int i = 0; i < PART_COUNT; i++) fprintf(out, " %10.2f", (double)parts[i] / (1 << 20));
+        for (int i = 0; i < columns; i++) fprintf(out, " %10.2f", (double)parts[i] / (1 << 20));
         fprintf(out, " %10.2f\n", (double)plan->in_order / (1 << 20));
     }
     fprintf(out, "%s\n", p->fits ? "fits" : "does not fit");

@@ -89,6 +89,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
     const float reals[] = {p->rope_base, p->rope_scale};
     uint64_t h = tn__hash_bytes(numbers, sizeof numbers, 0);
     h = tn__hash_bytes(reals, sizeof reals, h);
+    h = tn__hash_combine(h, tn__adapters_params_hash(p));
     h = tn__hash_bytes(p->split, sizeof p->split, h);
     for (size_t i = 0; i < p->n_overrides; i++)
         h = hash_string(hash_string(h, p->overrides[i].pattern), p->overrides[i].device);

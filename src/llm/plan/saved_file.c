@@ -15,7 +15,7 @@
 
 static const char session_plan_magic[8] = {'T', 'N', '-', 'S', 'P', 'L', 'A', 'N'};
 /* Bounds that no model reaches: a file beyond them is damaged. */
-enum { FORMAT = 3, MAX_LIST = 1 << 24, MAX_DEVICES = 1 << 15, HEADER = 16, MAX_FILE = 1 << 30 };
+enum { FORMAT = 4, MAX_LIST = 1 << 24, MAX_DEVICES = 1 << 15, HEADER = 16, MAX_FILE = 1 << 30 };
 
 /* ---- Writing ---- */
 
@@ -28,6 +28,7 @@ static void put_saved_word(tn__text *t, uint64_t value) {
 static void put_graph(tn__text *t, const tn__saved_graph *g) {
     put_saved_word(t, (uint64_t)g->shape.kind);
     put_saved_word(t, (uint64_t)(uint32_t)g->shape.n_tokens << 32 | (uint32_t)g->shape.n_outputs);
+    put_saved_word(t, g->shape.adapters);
     put_saved_word(t, g->print.lo);
     put_saved_word(t, g->print.hi);
     put_saved_word(t, g->same_as);
@@ -143,6 +144,7 @@ static void get_graph(saved_reader *r, const tn__saved_plan *s, uint64_t number,
     if (rows >> 32 > INT32_MAX || (uint32_t)rows > INT32_MAX) r->bad = true;
     g->shape.n_tokens = (int32_t)(rows >> 32);
     g->shape.n_outputs = (int32_t)(uint32_t)rows;
+    g->shape.adapters = (uint32_t)get_saved_up_to(r, UINT32_MAX);
     g->print.lo = get_saved_word(r);
     g->print.hi = get_saved_word(r);
     g->same_as = get_saved_up_to(r, number);

@@ -121,7 +121,7 @@ tn_status tn__session_plan_prepare(tn_session_plan *p) {
     /* Use names from here on: parsing a specification again would make another device. */
     for (size_t d = 0; !p->params.sched && d < p->placement.n_devices && d < TN__COUNT(p->params.devices); d++)
         p->params.devices[d] = tn_device_name(tn__plan_device(p, d));
-    return TN_OK;
+    return tn__session_adapters_new(p);
 }
 
 void tn__session_plan_end(tn_session_plan *p) {
@@ -129,6 +129,7 @@ void tn__session_plan_end(tn_session_plan *p) {
     tn_sched_free(p->sched);
     p->sched = NULL;
     tn__kv_free(&p->kv);
+    tn__session_adapters_end(&p->adapters);
     tn__locations_free(&p->locations);
     for (int i = 0; i < 2; i++) tn__layers_free(&p->layers[i]);
     p->ended = true;
@@ -137,6 +138,7 @@ void tn__session_plan_end(tn_session_plan *p) {
 void tn_session_plan_free(tn_session_plan *p) {
     if (!p || --p->n_users) return;
     tn__session_plan_end(p);
+    tn__session_adapters_free(&p->adapters);
     tn__placement_free(&p->placement);
     tn_free(p->devices);
     tn_free(p->advice);
@@ -237,6 +239,12 @@ static tn_status declare_locations(tn_session_plan *p) {
         if (type == tn_device_buffer_type(host) && !tn__load_size(m, &load, w)) type = mapped;
         TN_TRY(tn__locations_add(&p->locations, w->tensor, type, TN_USAGE_WEIGHTS));
     }
+    size_t device;
+    for (size_t i = 0;; i++) {
+        const tn_tensor *t = tn__adapter_tensor(p, i, &device);
+        if (!t) break;
+        TN_TRY(tn__locations_add(&p->locations, t, p->placement.types[device], TN_USAGE_WEIGHTS));
+    }
     for (size_t d = 0; d < p->kv.n_devices; d++)
         for (size_t i = 0; i < tn__kv_tensor_count(&p->kv); i++) {
             const tn_tensor *t = tn__kv_tensor(&p->kv, d, i);
@@ -287,6 +295,7 @@ static bool can_pipeline(const tn_session_plan *p) {
 
 /* Covers what the session may run, or while searching only the largest, and asks what that needs. */
 static tn_status plan_graphs(tn_session_plan *p, tn_sched_memory *memory) {
+    TN_TRY(tn__adapters_check_applied(p));
     tn_status status = p->searching ? tn__cover_main(p) : tn__cover_all(p);
     if (status == TN_OK) status = tn_sched_needs(p->sched, memory);
     if (status == TN_E_TOO_BIG) /* one tensor is larger than the device's largest allocation */
@@ -356,13 +365,15 @@ tn_status tn__session_plan_make(tn_session_plan *p) {
     TN_TRY(declare_locations(p));
     p->pipelined = can_pipeline(p);
     tn_sched_memory *memory = tn_calloc(n, sizeof *memory);
-    size_t *sizes = tn_calloc(3 * n, sizeof *sizes);
+    size_t *sizes = tn_calloc(4 * n, sizeof *sizes);
     tn_status status = memory && sizes ? plan_graphs(p, memory) : TN_E_NOMEM;
     const tn__load load = tn__session_plan_load(p);
     if (status == TN_OK) status = tn__load_sizes(p->model, &load, sizes, sizes + n);
     if (status == TN_OK) status = tn__kv_sizes(&p->kv, p->placement.types, sizes + 2 * n);
+    if (status == TN_OK) status = tn__adapters_sizes(p, sizes + 3 * n);
     for (size_t d = 0; status == TN_OK && d < n; d++) {
         p->devices[d] = (tn__device_plan){.device = p->devices[d].device,
+                                          .adapters = sizes[3 * n + d],
                                           .weights = sizes[d],
                                           .mapped = sizes[n + d],
                                           .cache = sizes[2 * n + d],

@@ -3,6 +3,7 @@
 #ifndef TN_LLM_PLAN_SESSION_PLAN_H
 #define TN_LLM_PLAN_SESSION_PLAN_H
 
+#include "llm/adapters/session_adapters.h"
 #include "llm/graphs.h"
 #include "llm/load.h"
 #include "llm/plan/layers.h"
@@ -13,6 +14,7 @@
 typedef struct tn__device_plan {
     tn_device *device;
     size_t weights, mapped, cache, compute, scratch, lower_bound;
+    size_t adapters;
     size_t missing;  /* of compute and scratch: all, unless the scheduler is shared */
     size_t staging;  /* on the host: batches, results, metadata, and what uploads go through */
     size_t tier;     /* on the host: kept prefixes that have left the devices */
@@ -33,6 +35,7 @@ struct tn_session_plan {
     tn_pack_params pack;      /* the caller's, which params.pack points to here */
     tn_sched *sched;
     tn__session_placement placement;
+    tn__session_adapters adapters;
     tn__kv kv;
     tn__graphs graphs;
     tn__layer_list layers[2];    /* few layers that stand for all, and some more */
@@ -96,7 +99,7 @@ tn_status tn__context_choose(tn_model *model, tn_session_params *params);
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
 static inline size_t tn__device_plan_bytes(const tn__device_plan *p) {
-    return p->weights + p->cache + p->missing + p->staging + p->tier; /* `own` is taken already */
+    return p->weights + p->adapters + p->cache + p->missing + p->staging + p->tier; /* `own` is taken already */
 }
 /* Host bytes that uploads to the session's devices go through. */
 size_t tn__plan_upload_bytes(const tn_session_plan *plan);

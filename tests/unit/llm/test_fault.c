@@ -388,7 +388,7 @@ static void a_state_with_impossible_runs_is_refused(void **state) {
     } wrong[] = {{0, 2}, {0, 0}, {1, -1}, {1, 1}, {2, 0}, {2, 5}, {2, INT32_MAX}, {3, -1}, {3, INT32_MAX}, {4, 0}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_ok(tn_session_state_get(session, -1, bytes, size));
-        memcpy(bytes + 64 + 4 * wrong[i].field, &wrong[i].value, 4);
+        memcpy(bytes + 72 + 4 * wrong[i].field, &wrong[i].value, 4);
         uint64_t sum = tn__hash_bytes(bytes, size - 8, 0);
         memcpy(bytes + size - 8, &sum, 8);
         assert_fails(TN_E_FORMAT, tn_session_state_set(session, -1, bytes, size));

@@ -54,7 +54,7 @@ static void the_list_has_every_shape(void **state) {
             for (int32_t wanted = 1; wanted <= TN__MIN(tokens, plan.params.n_outputs);
                  wanted += wanted < 130 ? 1 : 61) {
                 tn__shape shape = {tn__token_graph_kind(&plan.params), padded,
-                                   tn__outputs_for(&plan.params, wanted, padded)};
+                                   tn__outputs_for(&plan.params, wanted, padded), 0};
                 assert_true(has_shape(shapes, n, shape));
                 shape.kind = TN__GRAPH_ARGMAX;
                 assert_true(plan.params.embeddings || has_shape(shapes, n, shape));
