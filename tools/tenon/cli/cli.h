@@ -32,6 +32,7 @@ struct option {
     const char *off;   /* flags: further spellings, with their dashes, that turn it off: "-nr" */
     const char *words; /* OPTION_INT: words for numbers, "all=1048576 auto=-1" */
     bool repeats;      /* may be given several times and keeps all values; otherwise the last one wins */
+    bool pair;         /* the value may be two numbers, as two words: it is their text with a space between them */
     double min, max;
 };
 

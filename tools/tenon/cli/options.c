@@ -3,6 +3,7 @@
 #include "cli/peer_flags.h"
 #include "cli/term.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -290,6 +291,13 @@ static bool looks_like_number(const char *word) {
     return word[0] == '-' && (strchr("0123456789.", word[1]) != NULL) && word[1] != '\0';
 }
 
+static const char *join_pair(const struct args *args, const char *first, const char *second) {
+    const size_t size = strlen(first) + strlen(second) + 2;
+    char *text = args_keep(args, NULL, size);
+    if (text) snprintf(text, size, "%s %s", first, second);
+    return text;
+}
+
 static int parse_words(struct args *args, int argc, char **argv, const char **values) {
     const struct command *command = args->command;
     bool options_end = false;
@@ -325,6 +333,9 @@ static int parse_words(struct args *args, int argc, char **argv, const char **va
                 return fail_usage(args, "%s needs a value: %s %s", word, word,
                                   m.option->value ? m.option->value : "VALUE");
             text = argv[++i];
+            if (m.option->pair && i + 1 < argc && !strpbrk(text, ", ") && isdigit((unsigned char)argv[i + 1][0]) &&
+                !(text = join_pair(args, text, argv[++i])))
+                return fail("out of memory");
         }
         if (!add_entry(args, m.option, text, word)) return command->usage_exit ? command->usage_exit : EXIT_USAGE;
     }

@@ -9,8 +9,6 @@
 #define NO_DRAFT "there is no draft model: text is generated without speculative decoding"
 #define NO_PICTURES "pictures, audio and video are not supported"
 #define NO_TOOLS "the server calls no tools itself; clients send tools with a request"
-#define NO_LORA "LoRA adapters are not supported by this command"
-#define NO_CONTROL "control vectors are not supported by this command"
 #define ROPE_OF_FILE                                                                                                 \
     "RoPE scaling comes from the model file; --rope-freq-base and --rope-freq-scale change the frequencies"
 #define NO_SELF_EXTEND "self-extend is not supported; a larger -c or a model trained with a longer context is the way"
@@ -96,11 +94,11 @@ const struct peer_flag peer_flags[] = {
     {"--override-kv", NULL, TAKES_ONE, FLAG_REFUSED, FOR_ANY, "metadata of a model cannot be changed at run time"},
     {"--op-offload --no-op-offload", NULL, TAKES_NONE, FLAG_NOTED, FOR_ANY,
      "each operation runs beside its weights, as the plan shows"},
-    {"--lora", NULL, TAKES_ONE, FLAG_REFUSED, FOR_ANY, NO_LORA},
-    {"--lora-scaled", NULL, TAKES_ONE, FLAG_REFUSED, FOR_ANY, NO_LORA},
-    {"--control-vector", NULL, TAKES_ONE, FLAG_REFUSED, FOR_ANY, NO_CONTROL},
-    {"--control-vector-scaled", NULL, TAKES_ONE, FLAG_REFUSED, FOR_ANY, NO_CONTROL},
-    {"--control-vector-layer-range", NULL, TAKES_TWO, FLAG_REFUSED, FOR_ANY, NO_CONTROL},
+    {"--lora", NULL, TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},
+    {"--lora-scaled", NULL, TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},
+    {"--control-vector", NULL, TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},
+    {"--control-vector-scaled", NULL, TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},
+    {"--control-vector-layer-range", NULL, TAKES_TWO, FLAG_HONOURED, FOR_ANY, NULL},
     {"-m --model", "LLAMA_ARG_MODEL", TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},
     {"-mu --model-url", "LLAMA_ARG_MODEL_URL", TAKES_ONE, FLAG_HONOURED, FOR_ANY, NULL},
     {"-dr --docker-repo", "LLAMA_ARG_DOCKER_REPO", TAKES_ONE, FLAG_REFUSED, FOR_ANY,
@@ -270,7 +268,7 @@ const struct peer_flag peer_flags[] = {
      "a last message of the assistant is not continued"},
     {"-sps --slot-prompt-similarity", NULL, TAKES_ONE, FLAG_NOTED, FOR_SERVER,
      "every slot can use every cached prompt"},
-    {"--lora-init-without-apply", NULL, TAKES_NONE, FLAG_REFUSED, FOR_ANY, NO_LORA},
+    {"--lora-init-without-apply", NULL, TAKES_NONE, FLAG_HONOURED, FOR_ANY, NULL},
     {"--sleep-idle-seconds", NULL, TAKES_ONE, FLAG_REFUSED, FOR_SERVER,
      "use --models-dir: models that are not used make room for others"},
     {"--log-prompts-dir", NULL, TAKES_ONE, FLAG_REFUSED, FOR_SERVER,

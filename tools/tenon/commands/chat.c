@@ -1,5 +1,6 @@
 /* tenon chat: a conversation with a model. */
 #include "chat/conversation.h"
+#include "engine/adapter_options.h"
 #include "engine/context_shift.h"
 #include "engine/load_options.h"
 #include "engine/options.h"
@@ -23,8 +24,8 @@ static const struct option options[] = {
     OPTIONS_CONTEXT_SHIFT("on", "-1"),
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &load_options, &template_options,
-                                                    &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options,    &load_options,     &adapter_options,
+                                                    &template_options, &sampling_options, NULL};
 
 const struct command command_chat = {
     .name = "chat",

@@ -144,7 +144,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &load_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, &adapter_options, NULL};
 
 const struct command command_perplexity = {
     .name = "perplexity",

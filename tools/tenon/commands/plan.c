@@ -20,6 +20,7 @@ struct plan_subject {
     const char *path;
     bool force; /* outputs replace existing files */
     tn_model *model;
+    struct opened_adapters adapters;
     tn_model_info info;
     tn_session_params params;
     bool context_open; /* left to the plan */
@@ -324,16 +325,22 @@ static int run_plan(const struct args *args) {
     const tn_model_params model_params = model_params_from(args);
     tn_status status = tn_model_open(s.path, &model_params, &s.model);
     if (status != TN_OK) return fail_status(status, "%s", "");
+    if ((status = adapters_open(args, s.model, &s.params, &s.adapters)) != TN_OK) {
+        tn_model_close(s.model);
+        return fail_status(status, "%s", "");
+    }
     s.info = tn_model_get_info(s.model);
     s.context_open = s.params.n_ctx == 0 && !s.params.n_budgets;
     if (args_text(args, "verify")) {
         status = tn_session_plan_verify(s.model, &s.params, args_text(args, "verify"), stdout);
+        adapters_close(&s.adapters);
         tn_model_close(s.model);
         return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s.path);
     }
     if ((code = make_plan(args, &s))) {
         tn_budget_ladder_free(&s.ladder);
         tn_session_plan_free(s.plan);
+        adapters_close(&s.adapters);
         tn_model_close(s.model);
         return code;
     }
@@ -374,6 +381,7 @@ static int run_plan(const struct args *args) {
     tn_fit_free(&s.fit);
     tn_budget_ladder_free(&s.ladder);
     tn_session_plan_free(s.plan);
+    adapters_close(&s.adapters);
     tn_model_close(s.model);
     return code;
 }
@@ -421,7 +429,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &load_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, &adapter_options, NULL};
 
 const struct command command_plan = {
     .name = "plan",

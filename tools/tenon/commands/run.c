@@ -270,8 +270,8 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &load_options, &template_options,
-                                                    &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options,    &load_options,     &adapter_options,
+                                                    &template_options, &sampling_options, NULL};
 
 const struct command command_run = {
     .name = "run",

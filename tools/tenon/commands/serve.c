@@ -444,8 +444,8 @@ static const struct option options[] = {
      .help = "time for running requests to finish when the server stops"},
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &load_options, &template_options,
-                                                    &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options,    &load_options,     &adapter_options,
+                                                    &template_options, &sampling_options, NULL};
 
 const struct command command_serve = {
     .name = "serve",

@@ -172,7 +172,8 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
     p.user = &progress;
     p.threads = loaded->threads;
     warn_long_context(args, loaded->model, &p);
-    code = plan_and_make(args, path, &p, loaded);
+    status = adapters_open(args, loaded->model, &p, &loaded->adapters);
+    code = status == TN_OK ? plan_and_make(args, path, &p, loaded) : fail_status(status, "%s", "");
     if (progress.total) progress_end(&progress);
     const tn_model_info info = tn_model_get_info(loaded->model);
     if (!code && !p.n_ctx && !p.n_budgets && !info.is_encoder) {
@@ -191,6 +192,7 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
 
 void loaded_model_close(struct loaded_model *loaded) {
     tn_session_free(loaded->session);
+    adapters_close(&loaded->adapters);
     tn_model_close(loaded->model);
     tn_threadpool_free(loaded->threads);
     *loaded = (struct loaded_model){0};

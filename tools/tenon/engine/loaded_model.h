@@ -3,12 +3,14 @@
 #define TENON_TOOL_LOADED_MODEL_H
 
 #include "cli/cli.h"
+#include "engine/adapter_options.h"
 
 #include "tenon/llm.h"
 
 struct loaded_model {
     tn_model *model;
     tn_session *session;
+    struct opened_adapters adapters;
     tn_threadpool *threads; /* of the session */
     size_t planned_bytes;   /* on all devices, from the plan that was made before the session */
 };

@@ -45,7 +45,10 @@ bool embed_round(struct engine *e) {
     tn_batch batch = {.n_tokens = count, .tokens = e->tokens, .positions = e->positions, .seqs = e->seqs};
     e->embedding = true;
     tn_session_clear(served->embedder);
-    tn_status status = tn_session_decode(served->embedder, &batch);
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < n && status == TN_OK; i++)
+        status = tn_session_seq_adapters(served->embedder, (int32_t)i, jobs[i]->scales);
+    if (status == TN_OK) status = tn_session_decode(served->embedder, &batch);
     e->embedding = false;
     double ms = (double)(tn_time_ns() - begin) / 1e6;
     char why[256];

@@ -318,6 +318,7 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
     if (!field_bool(body, "cache_prompt", &cache, problem) ||
         !field_int(body, "id_slot", -1, served->server->n_slots - 1, &slot, problem) ||
         !field_int(body, "n_keep", -1, INT32_MAX, &keep, problem) || !make_sampler(served, job, body, problem) ||
+        !scales_read(served, json_object_get(body, "lora"), job->scales, problem) ||
         !read_stops(served, job, body, problem) || !read_grammar_fields(body, &own, problem))
         return false;
     /* Without a limit, generation ends with the context, unless that is shifted. */

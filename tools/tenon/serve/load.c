@@ -219,6 +219,8 @@ static tn_status load_model(struct served *served, struct engine *e) {
     TN_TRY(tn_threadpool_new(&served->server->threads, &e->threads));
     p.threads = e->threads;
     TN_TRY(tn_model_open(served->path, &model_params, &served->model));
+    TN_TRY(adapters_open(served->server->args, served->model, &p, &served->adapters));
+    for (size_t i = 0; i < p.n_adapters; i++) served->scales[i] = p.adapters[i].scale;
     served->info = tn_model_get_info(served->model);
     served->tokenizer = tn_model_tokenizer(served->model);
     if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "the model has no tokenizer and cannot be served");
@@ -336,6 +338,7 @@ void engine_join(struct served *served) {
     tn_session_free(served->session);
     tn_threadpool_free(e->threads);
     tn_free(e);
+    adapters_close(&served->adapters);
     tn_model_close(served->model);
     tn_free(served->plan_svg);
     served->engine = NULL;

@@ -117,16 +117,16 @@ void reply_problem(struct server *server, struct evhttp_request *http, struct pr
     problem->more = NULL;
 }
 
-json_t *read_body(struct server *server, struct evhttp_request *http) {
+json_t *read_body(struct server *server, struct evhttp_request *http, bool is_list) {
     struct evbuffer *input = evhttp_request_get_input_buffer(http);
     size_t length = evbuffer_get_length(input);
     const char *bytes = length ? (const char *)evbuffer_pullup(input, -1) : "";
     json_error_t error;
     json_t *body = bytes ? json_loadb(bytes, length, 0, &error) : NULL;
     struct problem problem = {0};
-    if (json_is_object(body)) return body;
+    if (is_list ? json_is_array(body) : json_is_object(body)) return body;
     if (body)
-        problem_set(&problem, 400, "the body must be a JSON object");
+        problem_set(&problem, 400, "the body must be a JSON %s", is_list ? "list" : "object");
     else
         problem_set(&problem, 400, "the body is not valid JSON: line %d, column %d: %.200s", bytes ? error.line : 0,
                     bytes ? error.column : 0, bytes ? error.text : "out of memory");

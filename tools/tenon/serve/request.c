@@ -45,6 +45,7 @@ struct job *request_add_job(struct request *r) {
     job->n_top = -1;
     job->slot = -1;
     job->key = r->key;
+    memcpy(job->scales, r->served->scales, sizeof job->scales);
     job->tokens = json_array();
     job->logprobs = json_array();
     r->jobs[r->n_jobs++] = job;

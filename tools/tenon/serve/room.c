@@ -34,7 +34,8 @@ static bool has_room(struct engine *e, const struct job *job, const tn_token *to
     }
     if (!runs) return true;
     const bool shares = e->keeps_prefixes && !job->no_cache && !job->score_prompt;
-    if (shares) needed -= tn_session_prefix_shared(e->session, job->key, tokens, count - 1);
+    const uint64_t key = tn_session_adapters_key(e->session, job->key, job->scales);
+    if (shares) needed -= tn_session_prefix_shared(e->session, key, tokens, count - 1);
     return needed <= e->served->n_pool && needed + tn_session_cells_held(e->session) <= e->served->n_pool;
 }
 

@@ -37,6 +37,8 @@ static const struct route routes[] = {
     {"/tokenizer_info", EVHTTP_REQ_GET, serve_tokenizer_info, NEEDS_MODEL, false},
     {"/props", EVHTTP_REQ_GET, serve_props, NEEDS_MODEL, false},
     {"/slots", EVHTTP_REQ_GET, serve_slots, NEEDS_LOADED, false},
+    {"/lora-adapters", EVHTTP_REQ_GET, serve_adapters, NEEDS_LOADED, false},
+    {"/lora-adapters", EVHTTP_REQ_POST, serve_adapter_scales, NEEDS_LOADED, false},
     {"/metrics", EVHTTP_REQ_GET, serve_metrics, NEEDS_LOADED, false},
     {"/memory", EVHTTP_REQ_GET, serve_memory, NEEDS_LOADED, false},
     {"/plan.svg", EVHTTP_REQ_GET, serve_plan, NEEDS_LOADED, false},
@@ -167,7 +169,9 @@ void on_request(struct evhttp_request *http, void *user) {
     json_t *body = NULL;
     /* Erasing a slot takes no body. */
     bool empty = is_slot && evbuffer_get_length(evhttp_request_get_input_buffer(http)) == 0;
-    if (route->method == EVHTTP_REQ_POST && !(body = empty ? json_object() : read_body(server, http))) return;
+    if (route->method == EVHTTP_REQ_POST &&
+        !(body = empty ? json_object() : read_body(server, http, route->handle == serve_adapter_scales)))
+        return;
     dispatch_request(server, http, route, body);
     json_decref(body);
 }

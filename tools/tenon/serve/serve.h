@@ -5,6 +5,7 @@
 #define TENON_SERVE_H
 
 #include "cli/cli.h"
+#include "engine/adapter_options.h"
 #include "engine/sampling.h"
 
 #include "tenon/budget.h"
@@ -51,13 +52,14 @@ struct job {
     tn_sampler_params sampling; /* what the sampler was made from, for reports */
     tn_generator *generator;    /* of the continuation; uses the sampler */
     int32_t n_predict;
-    int32_t n_keep;    /* tokens that a context shift keeps; negative: the prompt */
-    int32_t n_top;     /* alternatives to report per token; -1: no log-probabilities */
-    bool score_prompt; /* report the prompt's tokens as well */
-    bool ignore_end;   /* continue after an end-of-text token */
-    bool no_cache;     /* neither begin with a kept prefix nor leave one */
-    uint64_t key;      /* of the prefixes that it may take */
-    bool embed;        /* compute the prompt's embedding instead of continuing it */
+    int32_t n_keep;                 /* tokens that a context shift keeps; negative: the prompt */
+    int32_t n_top;                  /* alternatives to report per token; -1: no log-probabilities */
+    bool score_prompt;              /* report the prompt's tokens as well */
+    bool ignore_end;                /* continue after an end-of-text token */
+    bool no_cache;                  /* neither begin with a kept prefix nor leave one */
+    uint64_t key;                   /* of the prefixes that it may take */
+    float scales[TN_ADAPTERS_MOST]; /* of the model's adapters */
+    bool embed;                     /* compute the prompt's embedding instead of continuing it */
     char *stops[MAX_STOPS];
     size_t n_stops, n_user_stops; /* the user's first, then the template's end of turn */
 
@@ -152,13 +154,15 @@ struct served {
     struct waiting_request *waiting; /* requests that wait until the model is loaded */
     size_t n_alive;                  /* requests that use it */
     uint64_t last_used;
-    struct served *unloaded_for; /* the model that needs its memory */
+    struct served *unloaded_for;    /* the model that needs its memory */
+    float scales[TN_ADAPTERS_MOST]; /* of its adapters, for requests that do not say; set before PHASE_READY */
     bool has_thread;
     pthread_t thread;
 
     /* Set by the engine thread before PHASE_READY and constant from then on; `status`, `error` and `exit_code` are
      * set before PHASE_FAILED. */
     tn_model *model;
+    struct opened_adapters adapters;
     tn_session *session, *embedder; /* used by the engine thread only; NULL: not offered */
     const tn_tokenizer *tokenizer;
     tn_chat_template *chat;
@@ -302,8 +306,8 @@ void reply_json(struct server *server, struct evhttp_request *http, int code, js
 void reply_text(struct server *server, struct evhttp_request *http, int code, const char *type, const void *text,
                 size_t length);
 void reply_problem(struct server *server, struct evhttp_request *http, struct problem *problem);
-/* The body as a JSON object, or NULL after an error response. */
-json_t *read_body(struct server *server, struct evhttp_request *http);
+/* The body as a JSON object, or as a list, or NULL after an error response. */
+json_t *read_body(struct server *server, struct evhttp_request *http, bool is_list);
 
 /* A request and its jobs. After request_submit() the request answers and frees itself, also on failure. */
 struct request *request_new(struct served *served, struct evhttp_request *http, const struct response_format *format,
@@ -344,6 +348,8 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
 /* Reads the prompts of a completion (text, list of tokens, or a list of these) into lists[*count] and up. */
 bool prompts_read(struct served *served, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
                   int32_t limit, struct problem *problem);
+/* Scales of adapters, [{id, scale}]: those that are not listed are 0. `list` NULL: they stay as they are. */
+bool scales_read(const struct served *served, json_t *list, float *scales, struct problem *problem);
 /* Checks that a prompt has at least one token and fewer than `limit`. */
 bool prompt_check(const tn_tokens *prompt, int32_t limit, struct problem *problem);
 json_t *token_text_json(struct served *served, tn_token token); /* U+FFFD for invalid UTF-8 */
@@ -358,6 +364,7 @@ json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_
 
 handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses; /* generation */
 handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings;           /* text */
+handler serve_adapters, serve_adapter_scales;
 handler serve_health, serve_models, serve_props, serve_slots, serve_slot_action, serve_metrics, serve_memory,
     serve_plan, serve_frontier, serve_tokenizer_info;
 /* Ends the planning for the picture of memory against speed, and forgets it; before the model is unloaded. */

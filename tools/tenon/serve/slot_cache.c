@@ -33,11 +33,18 @@ void slot_keep_prefix(struct engine *e, struct slot *slot) {
         tn_log(TN_LOG_WARN, "slot %d: %s", (int)slot_id(e, slot), tn_error());
 }
 
+/* The slot holds no tokens: what it computes has these scales from the beginning on. */
+static void slot_set_adapters(struct engine *e, struct slot *slot, const struct job *job) {
+    if (tn_session_seq_adapters(e->session, slot_id(e, slot), job->scales) != TN_OK)
+        tn_log(TN_LOG_WARN, "slot %d: %s", (int)slot_id(e, slot), tn_error());
+}
+
 void slot_assign(struct engine *e, struct slot *slot, struct job *job) {
     memcpy(slot->tokens, job->prompt.ids, job->prompt.count * sizeof *slot->tokens);
     slot->job = job;
     slot->stalled = slot->shifted = false;
     slot->count = slot->n_prompt = (int32_t)job->prompt.count;
+    slot_set_adapters(e, slot, job);
     slot_take_prefix(e, slot);
     slot->n_cached = slot->n_kv;
     slot->n_predicted = 0;
@@ -96,6 +103,7 @@ static tn_status slot_restore(struct engine *e, struct slot *slot, const struct 
     FILE *file = fopen(path, "rb");
     if (!file) return tn_fail(TN_E_NOT_FOUND, "there is no such saved slot");
     slot->count = 0;
+    slot_set_adapters(e, slot, job);
     size_t n = fread(slot->tokens, sizeof *slot->tokens, (size_t)e->served->n_ctx, file);
     fclose(file);
     tn_status status = tn_session_load(e->session, job->slot, job->path);
@@ -113,6 +121,14 @@ static tn_status slot_restore(struct engine *e, struct slot *slot, const struct 
     return TN_OK;
 }
 
+/* The key of the slot's last conversation, with its adapters. */
+static uint64_t slot_prefix_key(const struct engine *e, const struct slot *slot) {
+    float scales[TN_ADAPTERS_MOST];
+    for (size_t i = 0; i < TN_ADAPTERS_MOST; i++)
+        scales[i] = tn_session_seq_adapter_scale(e->session, slot_id(e, slot), i);
+    return tn_session_adapters_key(e->session, slot->key, scales);
+}
+
 void slot_act(struct engine *e, struct job *job) {
     struct slot *slot = &e->slots[job->slot];
     struct job_stats stats = {.n_prompt = slot->count};
@@ -127,7 +143,8 @@ void slot_act(struct engine *e, struct job *job) {
     } else if (job->action == SLOT_SAVE) {
         status = slot_save(e, slot, job, &stats.n_prompt);
     } else {
-        if (slot->count) status = tn_session_prefix_forget(e->session, slot->key, slot->tokens, slot->count);
+        if (slot->count)
+            status = tn_session_prefix_forget(e->session, slot_prefix_key(e, slot), slot->tokens, slot->count);
         slot->count = 0;
     }
     slot->used = tn_time_ns();

@@ -1,7 +1,9 @@
-/* POST /slots/ID?action=save|restore|erase: saves the cached tokens of a slot to a file, restores or erases them. */
+/* What clients change beside requests: POST /slots/ID?action=save|restore|erase saves the cached tokens of a slot to
+ * a file, restores or erases them; POST /lora-adapters sets the scales of adapters for later requests. */
 #include "serve.h"
 
 #include <event2/keyvalq_struct.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,4 +78,48 @@ void serve_slot_action(struct served *served, struct evhttp_request *http, json_
     }
     request_free(r);
     reply_problem(served->server, http, &problem);
+}
+
+/* ---- Adapters ---- */
+
+bool scales_read(const struct served *served, json_t *list, float *scales, struct problem *problem) {
+    const size_t n = served->adapters.n_adapters;
+    size_t i;
+    json_t *entry;
+    if (!list || json_is_null(list)) return true;
+    if (!json_is_array(list)) return problem_set(problem, 400, "lora must be a list of {id, scale}");
+    float read[TN_ADAPTERS_MOST] = {0};
+    json_array_foreach(list, i, entry) {
+        int64_t id = -1;
+        double scale = NAN;
+        if (!json_is_object(entry)) return problem_set(problem, 400, "adapters are given as {id, scale}");
+        if (!field_int(entry, "id", 0, INT32_MAX, &id, problem) ||
+            !field_real(entry, "scale", -1e6, 1e6, &scale, problem))
+            return false;
+        if (id < 0 || isnan(scale)) return problem_set(problem, 400, "adapters are given as {id, scale}");
+        if ((size_t)id >= n)
+            return problem_set(problem, 400, "there is no adapter %lld; GET /lora-adapters lists them",
+                               (long long)id);
+        read[id] = (float)scale;
+    }
+    memcpy(scales, read, sizeof read);
+    return true;
+}
+
+void serve_adapters(struct served *served, struct evhttp_request *http, json_t *body) {
+    (void)body;
+    json_t *list = json_array();
+    for (size_t i = 0; i < served->adapters.n_adapters; i++)
+        json_array_append_new(list, json_pack("{s:i, s:s, s:f}", "id", (int)i, "path",
+                                              tn_adapter_get_info(served->adapters.adapters[i].adapter).path, "scale",
+                                              (double)served->scales[i]));
+    reply_json(served->server, http, 200, list);
+}
+
+void serve_adapter_scales(struct served *served, struct evhttp_request *http, json_t *body) {
+    struct problem problem = {0};
+    if (scales_read(served, body, served->scales, &problem))
+        reply_json(served->server, http, 200, json_pack("{s:b}", "success", 1));
+    else
+        reply_problem(served->server, http, &problem);
 }

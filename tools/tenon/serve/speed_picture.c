@@ -90,6 +90,7 @@ static void *plan_choices(void *user) {
     tn_budget_ladder ladder;
     struct frontier_mark mark = {0};
     speed_cache_load();
+    w->params.n_adapters = w->params.n_controls = 0; /* they belong to the model that is served */
     tn_status status = check_speeds(&w->params);
     if (status == TN_OK) status = tn_model_open(w->path, NULL, &model);
     if (status == TN_OK) {
