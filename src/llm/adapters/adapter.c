@@ -11,28 +11,37 @@ float tn__low_rank_factor(const tn_adapter *x, const tn__low_rank *pair) {
     return x->alpha != 0 ? x->alpha / (float)pair->rank : 1;
 }
 
-tn_status tn__adapter_values(const tn_gguf *file, const tn_gguf_tensor *t, float **out) {
-    const size_t n = (size_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]);
+/* Rows first … first+n-1 of a tensor, counted through all its matrices, as floats. The caller frees them. */
+static tn_status read_matrix_rows(const tn_gguf *file, const tn_gguf_tensor *t, int64_t first, int64_t n,
+                                  float **out) {
+    const int64_t count = t->ne[0] * n;
     *out = NULL;
-    size_t bytes;
-    if (!tn__mul_size(n, sizeof(float), &bytes)) return tn_fail(TN_E_OVERFLOW, "tensor '%s' is too large", t->name);
     if (!tn_type_can_read(t->type))
         return tn_fail(TN_E_TYPE, "%s: tensor '%s' has the type %s, which cannot be read", tn_gguf_path(file),
                        t->name, tn_type_name(t->type));
-    void *raw = tn_malloc(t->size + 1);
+    const size_t row = (size_t)(t->ne[0] / tn_type_block(t->type)) * tn_type_bytes(t->type);
+    size_t bytes;
+    if (!tn__mul_size((size_t)count, sizeof(float), &bytes))
+        return tn_fail(TN_E_OVERFLOW, "tensor '%s' is too large", t->name);
+    void *raw = tn_malloc((size_t)n * row + 1);
     float *values = tn_malloc(bytes + 1);
-    tn_status status = raw && values ? tn_gguf_read(file, t, 0, raw, t->size) : TN_E_NOMEM;
-    if (status == TN_OK) status = tn_type_to_f32(t->type, raw, values, (int64_t)n);
-    for (size_t i = 0; i < n && status == TN_OK; i++)
+    tn_status status = raw && values ? tn_gguf_read(file, t, (size_t)first * row, raw, (size_t)n * row) : TN_E_NOMEM;
+    if (status == TN_OK) status = tn_type_to_f32(t->type, raw, values, count);
+    for (int64_t i = 0; i < count && status == TN_OK; i++)
         if (!isfinite(values[i]))
-            status = tn_fail(TN_E_FORMAT, "%s: tensor '%s' is damaged: element %zu is %s", tn_gguf_path(file),
-                             t->name, i, isnan(values[i]) ? "not a number" : "infinite");
+            status =
+                tn_fail(TN_E_FORMAT, "%s: tensor '%s' is damaged: element %lld is %s", tn_gguf_path(file), t->name,
+                        (long long)(first * t->ne[0] + i), isnan(values[i]) ? "not a number" : "infinite");
     tn_free(raw);
     if (status == TN_OK)
         *out = values;
     else
         tn_free(values);
     return status;
+}
+
+tn_status tn__adapter_values(const tn_gguf *file, const tn_gguf_tensor *t, float **values) {
+    return read_matrix_rows(file, t, 0, t->ne[1] * t->ne[2] * t->ne[3], values);
 }
 
 /* ---- Opening ---- */
@@ -208,20 +217,29 @@ const char *tn_adapter_weight(const tn_adapter *x, size_t i) {
 
 /* ---- Merging ---- */
 
-/* Adds to one row of a weight: `row` counts the rows of all its matrices. */
-static void merge_row(const tn_adapter *x, const tn__low_rank *p, const float *a, const float *b, float scale,
-                      int64_t row, float *values) {
+/* Adds to rows first … first+n-1 of one matrix of a weight. */
+static tn_status merge_rows(const tn_adapter *x, const tn__low_rank *p, float scale, int64_t matrix, int64_t first,
+                            int64_t n, float *values) {
     const tn_gguf_tensor *w = x->model->all[p->weight].info;
-    const int64_t n = w->ne[0], rank = p->rank, outer = row / w->ne[1], i = row % w->ne[1];
-    a += (p->a->ne[2] > 1 ? outer : 0) * p->a->ne[0] * p->a->ne[1];
-    b += (p->b->ne[2] > 1 ? outer : 0) * p->b->ne[0] * p->b->ne[1];
-    for (int64_t k = 0; k < rank; k++) {
-        const float factor = scale * (p->lookup ? a[i * rank + k] : b[i * rank + k]);
-        if (p->lookup)
-            for (int64_t e = 0; e < n; e++) values[e] += factor * b[e * rank + k];
-        else
-            for (int64_t e = 0; e < n; e++) values[e] += factor * a[k * n + e];
-    }
+    const int64_t columns = w->ne[0], rank = p->rank;
+    const int64_t of_a = (p->a->ne[2] > 1 ? matrix : 0) * p->a->ne[1],
+                  of_b = (p->b->ne[2] > 1 ? matrix : 0) * p->b->ne[1];
+    float *a = NULL, *b = NULL;
+    tn_status status = read_matrix_rows(x->file, p->a, of_a + (p->lookup ? first : 0), p->lookup ? n : rank, &a);
+    if (status == TN_OK)
+        status = read_matrix_rows(x->file, p->b, of_b + (p->lookup ? 0 : first), p->lookup ? columns : n, &b);
+    for (int64_t i = 0; status == TN_OK && i < n; i++)
+        for (int64_t k = 0; k < rank; k++) {
+            float *row = values + i * columns;
+            const float factor = scale * (p->lookup ? a : b)[i * rank + k];
+            if (p->lookup)
+                for (int64_t e = 0; e < columns; e++) row[e] += factor * b[e * rank + k];
+            else
+                for (int64_t e = 0; e < columns; e++) row[e] += factor * a[k * columns + e];
+        }
+    tn_free(a);
+    tn_free(b);
+    return status;
 }
 
 tn_status tn_adapter_merge(const tn_adapter *x, const char *weight, float scale, int64_t begin, int64_t n,
@@ -235,12 +253,11 @@ tn_status tn_adapter_merge(const tn_adapter *x, const char *weight, float scale,
     if (begin < 0 || n < 0 || begin % w->ne[0] || n % w->ne[0] || n > w->ne[0] * w->ne[1] * w->ne[2] - begin)
         return tn_fail(TN_E_INVALID, "elements %lld to %lld are not whole rows of '%s'", (long long)begin,
                        (long long)(begin + n), weight);
-    float *a = NULL, *b = NULL;
-    tn_status status = tn__adapter_values(x->file, p->a, &a);
-    if (status == TN_OK) status = tn__adapter_values(x->file, p->b, &b);
-    for (int64_t row = 0; status == TN_OK && row < n / w->ne[0]; row++)
-        merge_row(x, p, a, b, scale * tn__low_rank_factor(x, p), begin / w->ne[0] + row, values + row * w->ne[0]);
-    tn_free(a);
-    tn_free(b);
-    return status;
+    const int64_t end = (begin + n) / w->ne[0];
+    for (int64_t row = begin / w->ne[0], count; row < end; row += count, values += count * w->ne[0]) {
+        const int64_t matrix = row / w->ne[1], first = row % w->ne[1];
+        count = TN__MIN(end - row, w->ne[1] - first);
+        TN_TRY(merge_rows(x, p, scale * tn__low_rank_factor(x, p), matrix, first, count, values));
+    }
+    return TN_OK;
 }

@@ -25,7 +25,7 @@ struct tn_adapter {
 
 /* What its scale is multiplied by: alpha / rank. */
 float tn__low_rank_factor(const tn_adapter *adapter, const tn__low_rank *pair);
-/* All values of A or B, which has tn__tensor_values() of them. The caller frees them. Values that are not finite are
+/* All values of A or B. The caller frees them. Values that are not finite are
  * TN_E_FORMAT. */
 tn_status tn__adapter_values(const tn_gguf *file, const tn_gguf_tensor *tensor, float **values);
 
