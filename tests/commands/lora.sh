@@ -4,7 +4,7 @@
 unset TENON_FORCE
 here=$(cd "$(dirname "$0")/.." && pwd)
 command -v python3 > /dev/null || skip "python3 is not installed"
-adapter() { python3 "$here/support/make_adapter.py" "$@" || failed "make_adapter $*"; }
+adapter() { python3 "$here/data/make_adapter.py" "$@" || failed "make_adapter $*"; }
 model=$work/model.gguf
 "$tenon" synth "$model" --type f32 --arch llama --shape layers=3,width=64,heads=2,kv=1,head=32,ffn=128,vocab=512,ctx=256 > "$work/out" 2>&1 || failed "synth"
 adapter "$model" "$work/a.gguf" 1

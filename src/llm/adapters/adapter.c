@@ -12,8 +12,8 @@ float tn__low_rank_factor(const tn_adapter *x, const tn__low_rank *pair) {
 }
 
 /* Rows first … first+n-1 of a tensor, counted through all its matrices, as floats. The caller frees them. */
-static tn_status read_matrix_rows(const tn_gguf *file, const tn_gguf_tensor *t, int64_t first, int64_t n,
-                                  float **out) {
+static tn_status read_low_rank_rows(const tn_gguf *file, const tn_gguf_tensor *t, int64_t first, int64_t n,
+                                    float **out) {
     const int64_t count = t->ne[0] * n;
     *out = NULL;
     if (!tn_type_can_read(t->type))
@@ -41,7 +41,7 @@ static tn_status read_matrix_rows(const tn_gguf *file, const tn_gguf_tensor *t, 
 }
 
 tn_status tn__adapter_values(const tn_gguf *file, const tn_gguf_tensor *t, float **values) {
-    return read_matrix_rows(file, t, 0, t->ne[1] * t->ne[2] * t->ne[3], values);
+    return read_low_rank_rows(file, t, 0, t->ne[1] * t->ne[2] * t->ne[3], values);
 }
 
 /* ---- Opening ---- */
@@ -225,9 +225,9 @@ static tn_status merge_rows(const tn_adapter *x, const tn__low_rank *p, float sc
     const int64_t of_a = (p->a->ne[2] > 1 ? matrix : 0) * p->a->ne[1],
                   of_b = (p->b->ne[2] > 1 ? matrix : 0) * p->b->ne[1];
     float *a = NULL, *b = NULL;
-    tn_status status = read_matrix_rows(x->file, p->a, of_a + (p->lookup ? first : 0), p->lookup ? n : rank, &a);
+    tn_status status = read_low_rank_rows(x->file, p->a, of_a + (p->lookup ? first : 0), p->lookup ? n : rank, &a);
     if (status == TN_OK)
-        status = read_matrix_rows(x->file, p->b, of_b + (p->lookup ? 0 : first), p->lookup ? columns : n, &b);
+        status = read_low_rank_rows(x->file, p->b, of_b + (p->lookup ? 0 : first), p->lookup ? columns : n, &b);
     for (int64_t i = 0; status == TN_OK && i < n; i++)
         for (int64_t k = 0; k < rank; k++) {
             float *row = values + i * columns;
