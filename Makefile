@@ -51,10 +51,11 @@ lint: setup-lint build ## check format, folder rules, static analysis and genera
 format: setup-lint ## format all C and CUDA files
 	@scripts/sources.sh | xargs clang-format -i
 
-docs: build ## write the generated parts of docs/ again: cli.md, architectures.md, the headers in api.md, the include rules in architecture.md
+docs: build ## write the generated parts of docs/ again: cli.md, architectures.md, support.md, the headers in api.md, the include rules in architecture.md
 	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
 	@$(BUILD)/bin/tenon help --architectures > docs/architectures.md
 	@$(BUILD)/bin/tenon help --flags > docs/flags.md
+	@scripts/support_doc.sh $(BUILD) > $(BUILD)/support.md && cp $(BUILD)/support.md docs/support.md
 	@scripts/api_doc.sh > $(BUILD)/api.md && cp $(BUILD)/api.md docs/api.md
 	@scripts/module_doc.sh > $(BUILD)/architecture.md && cp $(BUILD)/architecture.md docs/architecture.md
 
