@@ -76,6 +76,8 @@ for number, command in enumerate(commands):
         for name in row[0].split():
             if name == "--help" or name in ("-h", "--usage"):
                 continue
+            if command == "bench" and name == "--output-file":
+                continue  # bench has llama-bench's own --output, a format
             long = name.startswith("--")
             if outcome in ("yes", "note", "–"):
                 # Short names may be other options of bench (-o, -r, -p).

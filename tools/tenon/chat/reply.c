@@ -151,6 +151,7 @@ struct reply_writer {
     tn_chat_parser *parser;
     bool reasoning;
     bool begun, wrote; /* text of the current part; any text */
+    struct word_wrap wrap;
 };
 
 /* Reasoning is dim on a terminal; otherwise it is not part of the reply and goes to standard error. */
@@ -175,7 +176,7 @@ static tn_status show_event(void *user, const tn_chat_event *event) {
     }
     w->begun = w->begun || length;
     w->wrote = w->wrote || length;
-    term_write(out, text, length);
+    term_write_wrapped(out, &w->wrap, text, length);
     return fflush(out) == 0 ? TN_OK : tn_fail(TN_E_IO, "standard output is closed");
 }
 

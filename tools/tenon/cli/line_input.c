@@ -5,6 +5,7 @@
 #include "cli/term.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -87,6 +88,27 @@ static unsigned char insert_pasted(EditLine *editor, int key) {
     return CC_REFRESH;
 }
 
+/* Completes the name of a file after "/command ": as far as all that match agree. */
+static unsigned char complete_file(EditLine *editor, const char *begin, size_t length) {
+    char pattern[4096];
+    glob_t found;
+    if ((size_t)snprintf(pattern, sizeof pattern, "%.*s*", (int)length, begin) >= sizeof pattern)
+        return CC_REFRESH_BEEP;
+    if (glob(pattern, GLOB_MARK | GLOB_TILDE, NULL, &found) != 0) return CC_REFRESH_BEEP;
+    char common[4096];
+    snprintf(common, sizeof common, "%s", found.gl_pathv[0]);
+    for (size_t i = 1; i < found.gl_pathc; i++) {
+        size_t n = 0;
+        while (common[n] && common[n] == found.gl_pathv[i][n]) n++;
+        common[n] = '\0';
+    }
+    const bool several = found.gl_pathc > 1;
+    globfree(&found);
+    if (strlen(common) <= length || strncmp(common, begin, length) != 0) return CC_REFRESH_BEEP;
+    el_insertstr(editor, common + length);
+    return several ? CC_REFRESH_BEEP : CC_REFRESH;
+}
+
 static unsigned char complete_word(EditLine *editor, int key) {
     struct line_reader *reader = NULL;
     const LineInfo *line = el_line(editor);
@@ -94,6 +116,9 @@ static unsigned char complete_word(EditLine *editor, int key) {
     const char *found = NULL;
     (void)key;
     if (el_get(editor, EL_CLIENTDATA, &reader) != 0 || !reader) return CC_ERROR;
+    const char *space = memchr(line->buffer, ' ', length);
+    if (length && line->buffer[0] == '/' && space)
+        return complete_file(editor, space + 1, length - (size_t)(space + 1 - line->buffer));
     for (size_t i = 0; length && reader->words[i]; i++) {
         if (strncmp(reader->words[i], line->buffer, length) != 0) continue;
         if (found) return CC_REFRESH_BEEP;

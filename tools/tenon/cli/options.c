@@ -322,6 +322,7 @@ static int parse_words(struct args *args, int argc, char **argv, const char **va
         if (m.option->kind == OPTION_FLAG) {
             bool on = true;
             if (!text && m.option->value && i + 1 < argc && parse_flag(argv[i + 1], &on)) text = argv[++i];
+            on = true;
             if (text && !parse_flag(text, &on))
                 return fail_usage(args, "%.*s takes on or off, not \"%s\"", (int)m.length, word, text);
             if (!text || strcmp(text, "auto") != 0) text = on != m.negated ? "on" : "off";

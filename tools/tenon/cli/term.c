@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 static bool colour_off;
 
@@ -43,6 +44,44 @@ void term_write(FILE *out, const char *text, size_t length) {
         else
             fputc(c, out);
         i += second_half;
+    }
+}
+
+/* A word longer than the buffer or the line is not moved. */
+static void move_word(FILE *out, struct word_wrap *w) {
+    fprintf(out, "\033[%dD\033[K\n", w->word_columns);
+    fwrite(w->word, 1, w->word_length, out);
+    w->column = w->word_columns;
+}
+
+void term_write_wrapped(FILE *out, struct word_wrap *w, const char *text, size_t length) {
+    if (!isatty(fileno(out)) || !*style(stdout, STYLE_NONE)) {
+        term_write(out, text, length);
+        return;
+    }
+    const int width = term_width(out);
+    for (size_t i = 0; i < length;) {
+        size_t n = 1; /* bytes of the character */
+        while (i + n < length && ((unsigned char)text[i + n] & 0xC0) == 0x80) n++;
+        wchar_t wide = 0;
+        mbstate_t state = {0};
+        const size_t read = mbrtowc(&wide, text + i, n, &state);
+        const int columns = read == (size_t)-1 || read == (size_t)-2 || wcwidth(wide) < 0 ? 1 : wcwidth(wide);
+        const bool ends = strchr(" \n\t", text[i]) != NULL;
+        if (ends) w->word_length = 0, w->word_columns = 0;
+        if (!ends && w->column + columns >= width && w->word_columns && w->word_columns < w->column)
+            move_word(out, w);
+        term_write(out, text + i, n);
+        w->column = text[i] == '\n' ? 0 : text[i] == '\t' ? w->column / 8 * 8 + 8 : w->column + columns;
+        if (w->column >= width) w->column = 0, w->word_length = 0, w->word_columns = 0;
+        if (!ends && w->word_length + n <= sizeof w->word) {
+            memcpy(w->word + w->word_length, text + i, n);
+            w->word_length += n;
+            w->word_columns += columns;
+        } else if (!ends) {
+            w->word_columns = 0; /* too long to be moved */
+        }
+        i += n;
     }
 }
 

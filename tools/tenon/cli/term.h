@@ -18,6 +18,15 @@ int term_width(FILE *out); /* columns; 80 when `out` is not a terminal */
  * files and pipes get the bytes unchanged. */
 void term_write(FILE *out, const char *text, size_t length);
 
+/* The same with words that do not fit on the line moved to the next, for text that comes in pieces. `wrap` begins
+ * empty; a terminal only. Lines of code keep their spaces. */
+struct word_wrap {
+    int column, word_columns;
+    char word[256]; /* the one under way, as far as it is on the line */
+    size_t word_length;
+};
+void term_write_wrapped(FILE *out, struct word_wrap *wrap, const char *text, size_t length);
+
 /* Short texts in the caller's buffer, which they return. */
 enum { HUMAN_SIZE = 32 };
 char *human_bytes(char out[HUMAN_SIZE], uint64_t bytes);   /* "1.50 GiB", "312 B" */

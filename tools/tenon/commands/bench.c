@@ -9,6 +9,7 @@
 
 #include "tenon/cpu.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -307,6 +308,203 @@ static int print_bench_json(const struct bench *b, const struct bench_result *re
     return print_json_document(root);
 }
 
+/* ---- A grid of tests: lists of lengths, as llama-bench takes them ---- */
+
+enum { MOST_LENGTHS = 32, MOST_TESTS = 256 };
+struct bench_test {
+    int32_t prompt, generate, depth;
+    double mean, deviation; /* tokens per second */
+    double *rates;
+};
+
+/* Whole numbers of all values of an option, which are lists. False after a message. */
+static bool read_lengths(const struct args *args, const char *name, int32_t list[MOST_LENGTHS], int *count) {
+    const int given = args_repeats(args, name);
+    *count = 0;
+    for (int i = 0; i < (given ? given : 1); i++) {
+        const char *text = given ? args_text_at(args, name, i) : args_text(args, name);
+        while (*text) {
+            char *end;
+            const long long value = strtoll(text, &end, 10);
+            if (end == text || (*end && *end != ',') || value < 0 || value > 1 << 24 || *count == MOST_LENGTHS) {
+                fail_usage(args, "--%s takes up to %d whole numbers separated by commas, not \"%s\"", name,
+                           MOST_LENGTHS, text);
+                return false;
+            }
+            list[(*count)++] = (int32_t)value;
+            text = end + (*end == ',');
+        }
+    }
+    return true;
+}
+
+/* Every prompt, every generation, then every pair of -pg, at every depth. Returns how many; -1 after a message. */
+static int list_tests(const struct args *args, struct bench_test tests[MOST_TESTS]) {
+    int32_t p[MOST_LENGTHS], n[MOST_LENGTHS], d[MOST_LENGTHS];
+    int n_p, n_n, n_d, count = 0;
+    if (!read_lengths(args, "prompt", p, &n_p) || !read_lengths(args, "predict", n, &n_n) ||
+        !read_lengths(args, "depth", d, &n_d))
+        return -1;
+    const int pairs = args_repeats(args, "prompt-predict");
+    if ((n_p + n_n + pairs) * n_d > MOST_TESTS) {
+        fail_usage(args, "more than %d tests", MOST_TESTS);
+        return -1;
+    }
+    for (int k = 0; k < n_d; k++) {
+        for (int i = 0; i < n_p; i++)
+            if (p[i]) tests[count++] = (struct bench_test){.prompt = p[i], .depth = d[k]};
+        for (int i = 0; i < n_n; i++)
+            if (n[i]) tests[count++] = (struct bench_test){.generate = n[i], .depth = d[k]};
+        for (int i = 0; i < pairs; i++) {
+            char *end;
+            const char *text = args_text_at(args, "prompt-predict", i);
+            const long a = strtol(text, &end, 10), b = *end == ',' ? strtol(end + 1, &end, 10) : 0;
+            if (a < 1 || b < 1 || *end || a > 1 << 24 || b > 1 << 24) {
+                fail_usage(args, "-pg takes the lengths of prompt and generation, such as 512,128, not \"%s\"", text);
+                return -1;
+            }
+            tests[count++] = (struct bench_test){.prompt = (int32_t)a, .generate = (int32_t)b, .depth = d[k]};
+        }
+    }
+    return count;
+}
+
+static tn_status measure_test(struct bench *b, struct bench_test *t) {
+    const int32_t batch = tn_session_get_params(b->loaded.session).n_batch;
+    double sum = 0, squares = 0;
+    if (!(t->rates = tn_calloc((size_t)b->repeats, sizeof *t->rates))) return TN_E_NOMEM;
+    b->depth = t->depth;
+    for (int i = -1; i < b->repeats; i++) { /* the first is a warm-up */
+        TN_TRY(set_depth(b));
+        const uint64_t begin = tn_time_ns();
+        TN_TRY(decode_range(b, t->depth, t->prompt, batch));
+        TN_TRY(decode_range(b, t->depth + t->prompt, i < 0 && t->generate > 2 ? 2 : t->generate, 1));
+        if (i < 0) continue;
+        t->rates[i] = bench_rate((int64_t)t->prompt + t->generate, tn_time_ns() - begin);
+        sum += t->rates[i];
+        squares += t->rates[i] * t->rates[i];
+    }
+    t->mean = sum / b->repeats;
+    const double variance = b->repeats > 1 ? (squares - sum * t->mean) / (b->repeats - 1) : 0;
+    t->deviation = variance > 0 ? sqrt(variance) : 0;
+    return TN_OK;
+}
+
+static const char *test_name(const struct bench_test *t, char name[64]) {
+    int n = 0;
+    if (t->prompt) n += snprintf(name, 64, "pp%d", t->prompt);
+    if (t->generate) n += snprintf(name + n, 64 - (size_t)n, "%stg%d", n ? "+" : "", t->generate);
+    if (t->depth) snprintf(name + n, 64 - (size_t)n, " @ d%d", t->depth);
+    return name;
+}
+
+static json_t *test_json(const struct bench *b, const struct bench_test *t, const char *backend, int threads) {
+    const tn_session_params p = tn_session_get_params(b->loaded.session);
+    json_t *ns = json_array(), *rates = json_array();
+    const double tokens = t->prompt + t->generate;
+    for (int i = 0; i < b->repeats; i++) {
+        json_array_append_new(rates, json_real(t->rates[i]));
+        json_array_append_new(ns, json_integer((json_int_t)(tokens * 1e9 / t->rates[i])));
+    }
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o}",
+        "build_version", tn_version(), "cpu_info", tn_cpu_name(), "backends", backend, "model_filename", b->path,
+        "model_type", b->info.architecture, "model_size", (json_int_t)b->info.bytes, "model_n_params",
+        (json_int_t)b->info.n_params, "n_batch", (int)p.n_batch, "n_ubatch", (int)p.n_ubatch, "n_threads", threads,
+        "type_k", tn_type_name(p.cache_k), "type_v", tn_type_name(p.cache_v), "n_prompt", (int)t->prompt, "n_gen",
+        (int)t->generate, "n_depth", (int)t->depth, "avg_ns", tokens * 1e9 / t->mean, "stddev_ns",
+        tokens * 1e9 / t->mean * (t->deviation / t->mean), "avg_ts", t->mean, "stddev_ts", t->deviation, "samples_ns",
+        ns, "samples_ts", rates);
+}
+
+static void print_csv_row(const json_t *row, bool heading) {
+    const char *key;
+    json_t *value;
+    bool first = true;
+    json_object_foreach((json_t *)(uintptr_t)row, key, value) {
+        if (json_is_array(value)) continue;
+        if (!first) putchar(',');
+        first = false;
+        if (heading)
+            printf("%s", key);
+        else if (json_is_string(value))
+            printf("\"%s\"", json_string_value(value));
+        else if (json_is_integer(value))
+            printf("%lld", (long long)json_integer_value(value));
+        else
+            printf("%.6f", json_real_value(value));
+    }
+    putchar('\n');
+}
+
+static void print_tests(const struct bench *b, const struct bench_test *tests, int count, const char *format) {
+    tn_fit fit = {0};
+    char backend[256] = "", name[64], size[HUMAN_SIZE], params[HUMAN_SIZE];
+    size_t used = 0;
+    const int threads = args_int(b->args, "threads") ? (int)args_int(b->args, "threads") : tn_cpu_count();
+    if (tn_session_memory(b->loaded.session, &fit) == TN_OK)
+        for (size_t i = 0; i < fit.n_devices && used < 200; i++)
+            if (fit.devices[i].n_layers)
+                used += (size_t)snprintf(backend + used, sizeof backend - used, "%s%.100s", used ? "," : "",
+                                         fit.devices[i].name);
+    tn_fit_free(&fit);
+    if (strcmp(format, "md") == 0) {
+        printf(
+            "| model | size | params | backend | threads | test | t/s |\n| --- | ---: | ---: | --- | ---: | ---: | "
+            "---: |\n");
+        for (int i = 0; i < count; i++)
+            printf("| %s | %s | %s | %s | %d | %s | %.2f ± %.2f |\n", b->info.architecture,
+                   human_bytes(size, b->info.bytes), human_count(params, (double)b->info.n_params), backend, threads,
+                   test_name(&tests[i], name), tests[i].mean, tests[i].deviation);
+        return;
+    }
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        json_t *row = test_json(b, &tests[i], backend, threads);
+        if (strcmp(format, "csv") == 0) {
+            if (i == 0) print_csv_row(row, true);
+            print_csv_row(row, false);
+        } else if (strcmp(format, "jsonl") == 0) {
+            json_dumpf(row, stdout, JSON_COMPACT);
+            putchar('\n');
+        }
+        json_array_append_new(list, row);
+    }
+    if (strcmp(format, "json") == 0) {
+        json_dumpf(list, stdout, JSON_INDENT(2));
+        putchar('\n');
+    }
+    json_decref(list);
+}
+
+/* All tests in one session, which has room for the longest. */
+static int run_tests(struct bench *b, tn_session_params *params, struct bench_test *tests, int count) {
+    uint64_t total = 0;
+    int32_t longest = 0;
+    for (int i = 0; i < count; i++) {
+        const int64_t cells = (int64_t)tests[i].depth + tests[i].prompt + tests[i].generate;
+        if (cells > INT32_MAX) return fail_usage(b->args, "a test of %lld tokens is too long", (long long)cells);
+        if (cells > longest) longest = (int32_t)cells;
+        total += (uint64_t)(tests[i].prompt + tests[i].generate) * (uint64_t)(b->repeats + 1);
+    }
+    if (args_int(b->args, "ctx") > longest) longest = (int32_t)args_int(b->args, "ctx");
+    params->n_ctx = longest;
+    int code = loaded_model_open(b->args, b->path, params, &b->loaded);
+    if (code) return code;
+    b->info = tn_model_get_info(b->loaded.model);
+    tn_status status = TN_OK;
+    progress_start(&b->progress, "measuring", total, PROGRESS_ITEMS);
+    for (int i = 0; i < count && status == TN_OK; i++) status = measure_test(b, &tests[i]);
+    progress_end(&b->progress);
+    if (status != TN_OK)
+        code = fail_status(status, "%s", "");
+    else
+        print_tests(b, tests, count, args_text(b->args, "output") ? args_text(b->args, "output") : "md");
+    for (int i = 0; i < count; i++) tn_free(tests[i].rates);
+    loaded_model_close(&b->loaded);
+    return code;
+}
+
 /* ---- The command ---- */
 
 static int measure_all(struct bench *b) {
@@ -372,6 +570,20 @@ static int run_bench(const struct args *args) {
                       .depth = (int32_t)args_int(args, "depth"),
                       .sequences = (int32_t)args_int(args, "sequences"),
                       .repeats = (int)args_int(args, "repeat")};
+    struct bench_test tests[MOST_TESTS];
+    const int count = list_tests(args, tests);
+    const bool single = count <= 2 && !args_repeats(args, "prompt-predict") && !args_text(args, "output") &&
+                        args_repeats(args, "prompt") <= 1 && args_repeats(args, "predict") <= 1 &&
+                        !strchr(args_text(args, "prompt"), ',') && !strchr(args_text(args, "predict"), ',') &&
+                        !strchr(args_text(args, "depth"), ',') && args_repeats(args, "depth") <= 1;
+    if (count < 0) return EXIT_USAGE;
+    if (!single) {
+        if (b.sequences > 1) return fail_usage(args, "--sequences takes one length of prompt and generation");
+        if (!count) return fail_usage(args, "nothing to measure: all lengths are 0");
+        if (!(b.path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
+        int failed = session_params_from(args, &params);
+        return failed ? failed : run_tests(&b, &params, tests, count);
+    }
     if (b.sequences > 1 && (!b.prompt || !b.generate || b.depth))
         return fail_usage(args, "--sequences measures prompts and generation together: -p and -n are at least 1, and "
                                 "-d is not used");
@@ -399,29 +611,38 @@ static const struct option options[] = {
      .letter = "p",
      .aliases = "--n-prompt",
      .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = 1 << 24,
+     .kind = OPTION_TEXT,
+     .repeats = true,
      .fallback = "512",
-     .help = "prompt length in tokens, 0 to skip this measurement"},
+     .help = "prompt length in tokens, 0 to skip this measurement; several, such as 128,512, are measured in turn"},
     {.name = "predict",
      .letter = "n",
      .aliases = "--n-gen --n-predict",
      .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = 1 << 24,
+     .kind = OPTION_TEXT,
+     .repeats = true,
      .fallback = "128",
-     .help = "tokens to generate, 0 to skip this measurement"},
+     .help = "tokens to generate, 0 to skip this measurement; several are separated by commas"},
+    {.name = "prompt-predict",
+     .letter = "pg",
+     .value = "N,N",
+     .kind = OPTION_TEXT,
+     .repeats = true,
+     .help = "also measure a prompt and a generation together, e.g. 512,128"},
+    {.name = "output",
+     .letter = "o",
+     .value = "FORMAT",
+     .kind = OPTION_TEXT,
+     .choices = "md json jsonl csv",
+     .help = "print a table of the tests, with mean and standard deviation, in this format"},
     {.name = "depth",
      .letter = "d",
      .aliases = "--n-depth",
      .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = 1 << 24,
+     .kind = OPTION_TEXT,
+     .repeats = true,
      .fallback = "0",
-     .help = "tokens in the KV cache before each run"},
+     .help = "tokens in the KV cache before each run; several are separated by commas"},
     {.name = "sequences",
      .aliases = "--n-parallel --parallel",
      .value = "N",
@@ -461,6 +682,7 @@ const struct command command_bench = {
         "beside the measured one.",
     .examples = "tenon bench model.gguf\n"
                 "tenon bench model.gguf -p 0 -n 64 -d 4096             # decode only, with 4096 tokens in the cache\n"
+                "tenon bench model.gguf -p 16,64 -n 32 -pg 64,16 -d 0,128 -o md\n"
                 "tenon bench model.gguf --sequences 4 -p 64 -n 32      # four prompts, then four answers at once\n"
                 "tenon bench model.gguf -t 4 -r 10 --json",
     .section = SECTION_USE,
