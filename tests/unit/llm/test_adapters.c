@@ -372,6 +372,98 @@ static void adapters_take_what_was_planned(void **state) {
     }
 }
 
+/* On devices of exactly the planned size every number of tokens is served with every choice, and nothing grows. */
+static void check_exact_size(const char *arch, bool two) {
+    enum { MOST = 40 };
+    static const char *const names[] = {"exact", "exact-too"};
+    adapted x;
+    tn_session_plan *plan;
+    tn_session *session;
+    tn_fit fit;
+    write_adapted(arch, TN_F16);
+    open_adapted(&x);
+    tn_session_params p = adapted_params(&x, "sim:1G,name=exact");
+    if (two) p.devices[1] = "sim:1G,align=256,name=exact-too";
+    if (two) p.split[0] = p.split[1] = 1;
+    p.n_gpu_layers = 1000;
+    p.n_ubatch = MOST;
+    p.n_ctx = p.n_batch = 4 * MOST;     /* with two devices micro-batches are in flight */
+    for (int run = 0; run < 2; run++) { /* ample memory, then exactly enough */
+        assert_ok(tn_session_plan_new(x.model, &p, &plan));
+        assert_ok(tn_session_plan_fit(plan, &fit));
+        for (int d = 0; run == 0 && d <= two; d++) {
+            const tn_fit_device *f = &fit.devices[d];
+            tn__sim_resize(sim_of(names[d]), f->weights + f->adapters + f->cache + f->compute + f->scratch + f->own,
+                           0);
+            p.devices[d] = names[d];
+        }
+        if (run == 0) tn_session_plan_free(plan);
+        tn_fit_free(&fit);
+    }
+    if (tn_session_new(plan, &session) != TN_OK) fail_msg("%s: %s", arch, tn_error());
+    for (int32_t n = 1; n <= 2 * MOST; n++) {
+        tn_token tokens[2 * MOST];
+        int32_t seqs[2 * MOST];
+        for (int32_t i = 0; i < n; i++) {
+            tokens[i] = token_at(n, i);
+            seqs[i] = i * SEQS / n;
+        }
+        for (int32_t seq = 0; seq < SEQS; seq++)
+            assert_ok(tn_session_seq_adapters(session, seq, choices[n % 7 ? (n + seq * (n % 2)) % CHOICES : 0]));
+        tn_session_clear(session);
+        const tn_batch batch = {.n_tokens = n, .tokens = tokens, .seqs = seqs, .argmax = n % 3 == 0};
+        if (tn_session_decode(session, &batch) != TN_OK) fail_msg("%s, %d tokens: %s", arch, n, tn_error());
+    }
+    assert_int_equal(tn_session_get_stats(session).sched.buffers_grown, 0);
+    tn_session_free(session);
+    tn_session_plan_free(plan);
+    for (int d = 0; d <= two; d++) tn__sim_resize(sim_of(names[d]), (size_t)1 << 30, 0);
+    close_adapted(&x);
+}
+
+static void devices_of_the_planned_size_serve_everything(void **state) {
+    (void)state;
+    check_exact_size("llama", false);
+    check_exact_size("qwen3moe", false);
+    check_exact_size("llama", true);
+}
+
+static tn_status failing_scenario(void *user) {
+    const tn_session_params *base = user;
+    tn_model *model;
+    tn_adapter *adapter = NULL;
+    tn_control_vector *vector = NULL;
+    tn_session *session = NULL;
+    tn_token token = 5;
+    TN_TRY(tn_model_open(model_path, NULL, &model));
+    tn_status status = tn_adapter_open(model, a_path, &adapter);
+    if (status == TN_OK) status = tn_control_vector_open(model, b_path, &vector);
+    tn_session_params p = *base;
+    p.adapters = &(tn_adapter_use){adapter, 1};
+    p.controls = &(tn_control_use){vector, 1};
+    p.n_adapters = p.n_controls = 1;
+    if (status == TN_OK) status = tn_session_open(model, &p, &session);
+    if (status == TN_OK) status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &token});
+    tn_session_free(session);
+    tn_control_vector_close(vector);
+    tn_adapter_close(adapter);
+    tn_model_close(model);
+    return status;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    const tiny_adapter_options options = {.only = "attn_q", .alpha = 1, .seed = 1};
+    assert_ok(tiny_model_write(model_path, &(tiny_options){.vocab = VOCAB}));
+    assert_int_equal(tiny_adapter_write(a_path, model_path, &options), 2);
+    tiny_control_vector_write(b_path, model_path, 1);
+    tn_session_params p = base_params("cpu");
+    p.n_ctx = 16;
+    p.n_batch = p.n_ubatch = p.n_outputs = p.n_seqs = 1;
+    check_no_leak(failing_scenario, &p);
+    check_every_allocation_failure(failing_scenario, &p);
+}
+
 static size_t decode_nodes(const adapted *x, size_t n_adapters) {
     tn_session_params p = adapted_params(x, "cpu");
     tn_session_plan *plan;
@@ -647,6 +739,8 @@ int main(void) {
         cmocka_unit_test(greedy_loops_follow_the_scales),
         cmocka_unit_test(control_vectors_are_added_after_layers),
         cmocka_unit_test(adapters_take_what_was_planned),
+        cmocka_unit_test(devices_of_the_planned_size_serve_everything),
+        cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(adapters_that_are_off_cost_no_nodes),
         cmocka_unit_test(prefixes_serve_the_same_adapters_only),
         cmocka_unit_test(states_belong_to_their_adapters),

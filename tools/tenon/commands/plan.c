@@ -61,8 +61,9 @@ static void print_table(const struct plan_subject *s, FILE *out) {
         const tn_fit_device *f = &s->fit.devices[d];
         snprintf(cells[d][0], sizeof cells[d][0], "%.40s", f->name);
         snprintf(cells[d][1], sizeof cells[d][1], "%d", f->n_layers);
-        const size_t bytes[] = {f->weights, f->mapped, f->cache,        f->compute, f->scratch,
-                                f->staging, f->own,    device_bytes(f), f->free};
+        const size_t bytes[] = {
+            f->weights + f->adapters, f->mapped, f->cache, f->compute, f->scratch, f->staging, f->own,
+            device_bytes(f),          f->free};
         for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) human_bytes(cells[d][i + 2], bytes[i]);
         if (f->domain != d && f->free == f->domain_free) snprintf(cells[d][AVAILABLE], sizeof cells[d][0], "shared");
         for (size_t c = 0; c < COLUMNS; c++)
@@ -141,13 +142,14 @@ static void print_verdict(const struct plan_subject *s, FILE *out) {
 
 static json_t *device_json(const tn_fit_device *f) {
     return json_pack(
-        "{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:b}", "name",
-        f->name, "layers", f->n_layers, "weights", (json_int_t)f->weights, "mapped", (json_int_t)f->mapped, "cache",
-        (json_int_t)f->cache, "compute", (json_int_t)f->compute, "scratch", (json_int_t)f->scratch, "staging",
-        (json_int_t)f->staging, "own", (json_int_t)f->own, "pinned", (json_int_t)f->pinned, "in_order",
-        (json_int_t)f->in_order, "needed", (json_int_t)device_bytes(f), "lower_bound", (json_int_t)f->lower_bound,
-        "free", (json_int_t)f->free, "total", (json_int_t)f->total, "domain", "first", (json_int_t)f->domain, "free",
-        (json_int_t)f->domain_free, "total", (json_int_t)f->domain_total, "reported", (int)f->reported);
+        "{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:b}",
+        "name", f->name, "layers", f->n_layers, "weights", (json_int_t)f->weights, "adapters",
+        (json_int_t)f->adapters, "mapped", (json_int_t)f->mapped, "cache", (json_int_t)f->cache, "compute",
+        (json_int_t)f->compute, "scratch", (json_int_t)f->scratch, "staging", (json_int_t)f->staging, "own",
+        (json_int_t)f->own, "pinned", (json_int_t)f->pinned, "in_order", (json_int_t)f->in_order, "needed",
+        (json_int_t)device_bytes(f), "lower_bound", (json_int_t)f->lower_bound, "free", (json_int_t)f->free, "total",
+        (json_int_t)f->total, "domain", "first", (json_int_t)f->domain, "free", (json_int_t)f->domain_free, "total",
+        (json_int_t)f->domain_total, "reported", (int)f->reported);
 }
 
 static int print_plan_json(const struct plan_subject *s) {

@@ -16,13 +16,14 @@ static json_t *devices_json(const struct served *served) {
         const tn_fit_device *d = &used->devices[i];
         json_array_append_new(
             devices,
-            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:i}", "name",
+            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:i}", "name",
                       device_name_json(d->name), "planned", (json_int_t)device_bytes(&planned->devices[i]), "used",
-                      (json_int_t)device_bytes(d), "weights", (json_int_t)d->weights, "mapped", (json_int_t)d->mapped,
-                      "cache", (json_int_t)d->cache, "compute", (json_int_t)d->compute, "scratch",
-                      (json_int_t)d->scratch, "tier", (json_int_t)d->tier, "free", (json_int_t)d->free, "total",
-                      (json_int_t)d->total, "domain", "first", (json_int_t)d->domain, "free",
-                      (json_int_t)d->domain_free, "total", (json_int_t)d->domain_total, "layers", (int)d->n_layers));
+                      (json_int_t)device_bytes(d), "weights", (json_int_t)d->weights, "adapters",
+                      (json_int_t)d->adapters, "mapped", (json_int_t)d->mapped, "cache", (json_int_t)d->cache,
+                      "compute", (json_int_t)d->compute, "scratch", (json_int_t)d->scratch, "tier",
+                      (json_int_t)d->tier, "free", (json_int_t)d->free, "total", (json_int_t)d->total, "domain",
+                      "first", (json_int_t)d->domain, "free", (json_int_t)d->domain_free, "total",
+                      (json_int_t)d->domain_total, "layers", (int)d->n_layers));
     }
     return devices;
 }
