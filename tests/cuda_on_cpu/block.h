@@ -57,7 +57,8 @@ struct block {
     std::vector<large_copy> copies;
 };
 
-enum : size_t { STATIC_BYTES = 64 << 10, DYNAMIC_BYTES = 256 << 10, GUARD = 4096, STACK = 64 << 10 };
+// Together 256 KiB, the range of addresses in descriptors of wgmma. No block has more than 227.
+enum : size_t { STATIC_BYTES = 28 << 10, DYNAMIC_BYTES = 228 << 10, GUARD = 4096, STACK = 64 << 10 };
 
 // A grid that has begun.
 struct run {

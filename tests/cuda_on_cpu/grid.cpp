@@ -43,7 +43,7 @@ char *shared_at(uint32_t offset, size_t size, size_t alignment) {
     char *at = self->of->memory + offset;
     if (offset % alignment) fail("%zu bytes at %#x of shared memory are not aligned", size, offset);
     if (offset + size > STATIC_BYTES + DYNAMIC_BYTES ||
-        (offset + size > self->of->fixed && at < dynamic_begin(self->of, now->job->g.shared, 128)))
+        (offset + size > self->of->fixed && at < dynamic_begin(self->of, now->job->g.shared, 1024)))
         fail("%zu bytes at %#x are not in the block's shared memory", size, offset);
     return at;
 }
@@ -101,7 +101,7 @@ static block *begin_block(size_t memory_set, size_t i, const grid &g, size_t ind
     b.variables.clear();
     b.copies.clear();
     if (g.shared) {
-        char *dynamic = dynamic_begin(&b, g.shared, 128);
+        char *dynamic = dynamic_begin(&b, g.shared, 1024);
         memset(dynamic, 0xff, (size_t)(b.memory + STATIC_BYTES + DYNAMIC_BYTES - dynamic));
     }
     for (int w = 0; w < b.n_warps; w++) {

@@ -101,6 +101,31 @@ static inline void dp4a_u32_s32(int &to, uint32_t a, uint32_t b, int sum) {
     to = sum;
 }
 static inline void ex2_approx_ftz_f32(float &to, float x) { to = exp2f(x); }
+static inline void lop3_b32(uint32_t &to, uint32_t a, uint32_t b, uint32_t c, int table) {
+    to = 0;
+    for (int i = 0; i < 32; i++)
+        to |= (uint32_t)(table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1)) & 1) << i;
+}
+static inline void setp_ne_b32(bool &to, uint32_t a, uint32_t b) { to = a != b; }
+// Two halves at a time. A sum of a product of halves has few enough bits for a double to be exact.
+template <typename F> static inline uint32_t of_halves(F f, uint32_t a, uint32_t b, uint32_t c = 0) {
+    uint32_t to = 0;
+    for (int i = 0; i < 32; i += 16) {
+        const double x = half_value((uint16_t)(a >> i)), y = half_value((uint16_t)(b >> i)),
+                     z = half_value((uint16_t)(c >> i));
+        to |= (uint32_t)__half_as_ushort(__double2half(f(x, y, z))) << i;
+    }
+    return to;
+}
+static inline void fma_rn_f16x2(uint32_t &to, uint32_t a, uint32_t b, uint32_t c) {
+    to = of_halves([](double x, double y, double z) { return x * y + z; }, a, b, c);
+}
+static inline void add_rn_f16x2(uint32_t &to, uint32_t a, uint32_t b) {
+    to = of_halves([](double x, double y, double) { return x + y; }, a, b);
+}
+static inline void mul_rn_f16x2(uint32_t &to, uint32_t a, uint32_t b) {
+    to = of_halves([](double x, double y, double) { return x * y; }, a, b);
+}
 static inline void ex2_approx_f32(float &to, float x) { to = exp2f(x); }
 
 // ---- Matrices ----
@@ -220,6 +245,81 @@ EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32, int, as_s8, 3
 EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k32_row_col_s32_u8_s8_s32, int, as_u8_s8, 32, 4, 80)
 #undef EMULATED_MMA_WIDE
 #undef EMULATED_MMA_NARROW
+
+// wgmma with A in registers: each warp multiplies its 16 rows by COLUMNS columns in shared memory. Computed at once,
+// so a missing wait is not detected. Only columns of 64 elements with a swizzle of 128 bytes are known.
+static inline void wgmma_fence_sync_aligned() { emul::needs(90); }
+static inline void wgmma_commit_group_sync_aligned() {}
+static inline void wgmma_wait_group_sync_aligned(int) {}
+struct warp_fragments {
+    uint32_t a[4];
+    uint64_t columns;
+    float *d[64];
+};
+template <typename Value, int COLUMNS> static inline void multiply_shared(warp_fragments &mine) {
+    emul::needs(90);
+    const uint64_t settings = mine.columns >> 14;
+    if (settings != ((uint64_t)1 << 48 | (uint64_t)64 << 18 | 4)) emul::fail("wgmma with another layout of columns");
+    emul::meet(0xffffffffu, "wgmma", &mine, [](void *const(&all)[32]) {
+        float a[16][16];
+        if (!all[0]) emul::fail("wgmma without lane 0");
+        const uint64_t columns = ((const warp_fragments *)all[0])->columns;
+        for (int i = 0; i < 32; i++) {
+            if (!all[i]) emul::fail("wgmma without lane %d", i);
+            const warp_fragments &f = *(const warp_fragments *)all[i];
+            if (f.columns != columns) emul::fail("wgmma with different columns in lane %d", i);
+            for (int r = 0; r < 4; r++)
+                for (int e = 0; e < 2; e++)
+                    a[i / 4 + r % 2 * 8][r / 2 * 8 + i % 4 * 2 + e] = Value::of(f.a[r] >> (16 * e));
+        }
+        const uint32_t start = (uint32_t)(columns & 0x3fff) << 4;
+        for (int n = 0; n < COLUMNS; n++) {
+            float b[16];
+            for (int k = 0; k < 16; k++) {
+                uint32_t at = start + (uint32_t)(n * 128 + k * 2); // bits 4 to 6 are combined with bits 7 to 9
+                at ^= (at >> 7 & 7) << 4;
+                b[k] = Value::of(*(const uint16_t *)emul::shared_at(at, 2, 2));
+            }
+            for (int m = 0; m < 16; m++) {
+                const warp_fragments &f = *(const warp_fragments *)all[m % 8 * 4 + n % 8 / 2];
+                float &d = *f.d[n / 8 * 4 + m / 8 * 2 + n % 2], sum = d;
+                for (int k = 0; k < 16; k++) sum += a[m][k] * b[k];
+                d = sum;
+            }
+        }
+    });
+}
+template <typename Value, int COLUMNS, typename... Rest>
+static inline void collect_fragments(warp_fragments &f, int n, float &first, Rest &&...rest) {
+    f.d[n] = &first;
+    collect_fragments<Value, COLUMNS>(f, n + 1, rest...);
+}
+template <typename Value, int COLUMNS>
+static inline void collect_fragments(warp_fragments &f, int n, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                     uint64_t columns, bool adds, int, int, int) {
+    if (n != COLUMNS / 2) emul::fail("wgmma with %d registers", n);
+    f.a[0] = a0, f.a[1] = a1, f.a[2] = a2, f.a[3] = a3, f.columns = columns;
+    if (!adds)
+        for (int i = 0; i < n; i++) *f.d[i] = 0;
+    multiply_shared<Value, COLUMNS>(f);
+}
+#define EMULATED_WGMMA(COLUMNS)                                                                                      \
+    template <typename... T>                                                                                         \
+    static inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k16_f32_f16_f16(T &&...x) {                       \
+        warp_fragments f;                                                                                            \
+        collect_fragments<as_half, COLUMNS>(f, 0, x...);                                                             \
+    }                                                                                                                \
+    template <typename... T>                                                                                         \
+    static inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k16_f32_bf16_bf16(T &&...x) {                     \
+        warp_fragments f;                                                                                            \
+        collect_fragments<as_bf16, COLUMNS>(f, 0, x...);                                                             \
+    }
+EMULATED_WGMMA(8)
+EMULATED_WGMMA(16)
+EMULATED_WGMMA(32)
+EMULATED_WGMMA(64)
+EMULATED_WGMMA(128)
+#undef EMULATED_WGMMA
 
 } // namespace ptx
 

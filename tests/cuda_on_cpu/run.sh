@@ -64,6 +64,7 @@ fi
 run test_gpu_memory '*' TENON_GPU_STEPS=10 TENON_GPU_MODELS="$models" TENON_PLAN_MODELS="$(echo "$work"/*.plan)" TENON_COUNT_GPU_BYTES="$work/bytes"
 run test_gpu_memory 'integrated*' TENON_EMULATED_INTEGRATED=1
 edges '*'
+run test_gpu_matmul '*'
 run test_gpu_pages '*'
 run test_gpu_recurrent '*'
 run test_adapters '*'

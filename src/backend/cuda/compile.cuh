@@ -15,6 +15,7 @@ struct converted_activations {
     int type;
     const tn_tensor *y, *ids; // ids: NULL without experts
     int64_t experts;
+    bool tiled; // in the order of the tile kernels (kernels/tiles)
 };
 // The plan of a batch's strands that recurrent layers share (kernels/recurrent.cuh), and the steps it was made for.
 struct strand_plan {

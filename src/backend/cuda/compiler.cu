@@ -2,6 +2,7 @@
 // decoded:
 //
 //   norm → matrix multiplications with the same input   one launch; the launch before it left the norm's input
+//   matrix multiplications with more columns            one launch with the same input; with an addition
 //   rope q, rope k, store k, store v, attention         one launch
 //   matrix multiplication → add → norm                  one launch
 //   gate, up → gated activation                         one launch, with experts too
@@ -65,7 +66,7 @@ static int count_steps(const compiler *f) {
     int steps = 0;
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
-        if (t->op == TN_OP_MUL_MAT) steps += gemv_supports(t) && t->ne[1] == 1;
+        if (t->op == TN_OP_MUL_MAT) steps += gemv_supports(*f->device, t) && t->ne[1] == 1;
         if (t->op == TN_OP_ATTENTION) steps += attention_is_step(*f->device, t);
     }
     return steps;
@@ -77,7 +78,7 @@ static void count_node_readers(compiler *f) {
             int s = source ? index_of(f, source) : -1;
             if (s >= 0) f->info[s].readers++;
         }
-        if (is_matmul(t) && gemv_supports(t) && gemv_scratch(t) > f->activation_buffer_bytes)
+        if (is_matmul(t) && gemv_supports(*f->device, t) && gemv_scratch(t) > f->activation_buffer_bytes)
             f->activation_buffer_bytes = gemv_scratch(t);
         if (tn_op_get_family(t->op) == TN_FAMILY_RECURRENT && !node_is_idle(t) &&
             strand_plan_bytes(t) > f->strand_plan_bytes)
@@ -206,6 +207,7 @@ static tn_status compile_one(compiler *f, const compilation &c, int i) {
     if (!matched) TN_TRY(fuse_moe_router(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_mix(f, c, i, &matched));
     if (matched || !is_matmul(f->nodes[i])) *c.converted = {};
+    if (!matched) TN_TRY(fuse_tile_matmuls(f, c, i, &matched)); // these may share converted activations
     if (!matched) {
         f->pending = NULL;
         TN_TRY(launch_steps(f, c));

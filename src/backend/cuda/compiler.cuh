@@ -90,6 +90,7 @@ void leave_pending(compiler *f, const tn_tensor *instead_of, gemv_family family,
 // Each compiles node i, with those that share its launch, if its pattern matches; `matched` says so.
 tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_matmuls(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_tile_matmuls(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_attention(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_sum_argmax(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_moe_router(compiler *f, const compilation &c, int i, bool *matched);

@@ -1,6 +1,7 @@
-// Fusing matrix multiplications with few columns: with others of the same input, the norm before them, and the
-// activation, addition or norm after them.
+// Fusing matrix multiplications: with few columns with others of the same input, the norm before them, and the
+// activation, addition or norm after them; with more columns with others of the same input or an addition.
 #include "backend/cuda/compiler.cuh"
+#include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 
 // ---- Groups ----
 
@@ -27,12 +28,13 @@ static bool can_run_at(const compiler *f, int k, int i) {
 static matmul_group group_at(const compiler *f, int i) {
     matmul_group g = {};
     if (i >= f->n || !is_matmul(f->nodes[i]) || f->info[i].done) return g;
-    g.family = gemv_family_of(f->nodes[i]);
+    g.family = gemv_family_of(*f->device, f->nodes[i]);
     if (g.family == GEMV_OTHER) return g;
     g.at[g.n++] = i;
     for (int k = i + 1; k < f->n && k < i + GROUP_WINDOW && g.n < MAX_GROUP; k++) {
         const tn_tensor *t = f->nodes[k];
-        if (f->info[k].done || !is_matmul(t) || !same_columns(t, f->nodes[i]) || gemv_family_of(t) != g.family)
+        if (f->info[k].done || !is_matmul(t) || !same_columns(t, f->nodes[i]) ||
+            gemv_family_of(*f->device, t) != g.family)
             continue;
         if (can_run_at(f, k, i)) g.at[g.n++] = k;
     }
@@ -252,4 +254,47 @@ tn_status fuse_matmuls(compiler *f, const compilation &c, int i, bool *matched) 
         job.in.stride = gemv_column_bytes(first) / 4;
     }
     return step ? add_matmul_step(f, c, g, &job) : add_group(f, c, g, &job, columns);
+}
+
+// ---- More columns ----
+
+static bool is_tile_matmul(const compiler *f, const tn_tensor *t) {
+    return t->op == TN_OP_MUL_MAT && tiles_support(*f->device, t) && t->ne[2] == 1 && t->ne[3] == 1 &&
+           t->src[0]->ne[2] == 1 && t->src[0]->ne[3] == 1;
+}
+// The addition of a tensor of the same shape to matmul `a`, if it comes next and nothing else reads the matmul.
+static bool add_after(compiler *f, int a, tile_matrix *m) {
+    const int at = next_node(f, a);
+    if (at >= f->n || f->nodes[at]->op != TN_OP_ADD || !only_read_by(f, a, 1)) return false;
+    const tn_tensor *t = f->nodes[at], *other = index_of_whole(f, t->src[0]) == a ? t->src[1] : t->src[0];
+    if ((index_of_whole(f, t->src[0]) != a) == (index_of_whole(f, t->src[1]) != a)) return false;
+    if (!is_rows(t) || !is_rows(other) || !tn_same_shape(t, other) || !tn_same_shape(t, f->nodes[a])) return false;
+    // Each element is read by the thread that writes it, or the two do not overlap.
+    if (overlap(t, other) && (t->data != other->data || t->nb[1] != other->nb[1])) return false;
+    m->residual = (const float *)other->data;
+    m->residual_row = (int64_t)other->nb[1] / 4;
+    m->out = (float *)t->data;
+    m->out_row = (int64_t)t->nb[1] / 4;
+    fuse_node(f, at);
+    return true;
+}
+tn_status fuse_tile_matmuls(compiler *f, const compilation &c, int i, bool *matched) {
+    const tn_tensor *first = f->nodes[i];
+    *matched = is_tile_matmul(f, first);
+    if (!*matched) return TN_OK;
+    f->pending = NULL;
+    TN_TRY(launch_steps(f, c));
+    tile_matrix all[TILE_MAX_MATRICES] = {tile_matrix_of(first)};
+    int n = 1;
+    fuse_node(f, i);
+    for (int k = i + 1; k < f->n && k < i + GROUP_WINDOW && n < TILE_MAX_MATRICES; k++) {
+        const tn_tensor *t = f->nodes[k];
+        if (f->info[k].done || !is_tile_matmul(f, t) || !same_columns(t, first) || !tiles_can_share(t, first) ||
+            !can_run_at(f, k, i))
+            continue;
+        fuse_node(f, k);
+        all[n++] = tile_matrix_of(t);
+    }
+    if (n == 1) add_after(f, i, &all[0]);
+    return compile_tile_group(c, first, (const char *)first->src[1]->data, all, n);
 }

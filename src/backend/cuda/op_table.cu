@@ -64,7 +64,8 @@ static bool supports_mul_mat_id(const tn_tensor *t, char *reason, size_t size) {
 static bool supports_mul_mat(const tn_tensor *t, char *reason, size_t size) {
     if (!supports_mul_mat_id(t, reason, size)) return false;
     // cuBLASLt multiplies everything but f32 weights as f16 or bf16.
-    return !t->params.mul_mat.precise || t->src[0]->type == TN_F32 || gemv_supports(t) ||
+    return !t->params.mul_mat.precise || t->src[0]->type == TN_F32 || gemv_takes_shape(t) ||
+           (t->flags & TN_FLAG_REPEATABLE) ||
            refuse_node(reason, size, "precise matrix multiplications with many columns or batches need f32 weights");
 }
 

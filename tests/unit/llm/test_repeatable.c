@@ -1,6 +1,7 @@
 /* Repeatable sessions: the logits of a token have the same bits however the tokens of its sequence are divided into
  * batches, whatever other sequences the batches hold, with taken prefixes, micro-batches and pages of any size and
- * any number of threads. Every level of this machine's CPU is tested in a process of its own. */
+ * any number of threads. Every level of this machine's CPU is tested in a process of its own; with TENON_GPU that device
+ * instead. */
 #include "support.h"
 
 #include "backend/cpu/kernels/kernels.h"
@@ -29,8 +30,9 @@ typedef struct repeatable_case {
     float *want; /* [length][VOCAB] */
 } repeatable_case;
 
-/* The generic kernels are slow and have one order of additions anyway. */
-static bool is_generic(void) { return strcmp(tn_cpu_level(), "generic") == 0; }
+static const char *tested_gpu(void) { return getenv("TENON_GPU"); }
+/* The generic kernels are slow and have one order of additions anyway; emulated GPUs are slower still. */
+static bool is_generic(void) { return strcmp(tn_cpu_level(), "generic") == 0 || tested_gpu(); }
 
 /* Text number `text`: the same tokens every time. */
 static void make_tokens(tn_token *tokens, int32_t n, uint32_t text) {
@@ -41,7 +43,7 @@ static void make_tokens(tn_token *tokens, int32_t n, uint32_t text) {
 
 static tn_session_params repeatable_params(tn_type cache) {
     tn_session_params p = tn_session_params_default();
-    p.devices[0] = "cpu";
+    p.devices[0] = tested_gpu() ? tested_gpu() : "cpu";
     p.n_ctx = 1024;
     p.n_ubatch = p.n_batch = p.n_outputs = 64;
     p.n_threads = 1;
@@ -365,13 +367,14 @@ int main(void) {
         cmocka_unit_test(test_long_texts),
     };
     int failed = 0;
-    if (!getenv("TENON_CPU")) {
+    if (!getenv("TENON_CPU") && !tested_gpu()) {
         for (int level = 0; level < TN__CPU_LEVELS; level++)
             if (tn__cpu_kernels_at((tn__cpu_level)level))
                 failed += run_level(tn__cpu_level_name((tn__cpu_level)level));
         return failed != 0;
     }
     snprintf(repeatable_path, sizeof repeatable_path, "/tmp/tn_repeatable_%d.gguf", (int)getpid());
+    cmocka_set_test_filter(getenv("TENON_TESTS"));
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(repeatable_path);
     return failed;

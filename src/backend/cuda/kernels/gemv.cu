@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/gemv.cuh"
 
 #include "backend/cuda/kernels/gemv_units.cuh"
+#include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 #include "backend/cuda/kernels/unary.cuh"
 
 enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_WARPS = GEMV_TILE / 2 };
@@ -436,10 +437,10 @@ __global__ static void __launch_bounds__(OTHER_WARPS * 32)
 
 static bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-gemv_family gemv_family_of(const tn_tensor *t) {
+gemv_family gemv_family_of(const device_description &device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     const device_layout l = device_layout_of(x);
-    if (!gemv_supports(t) || l.nb[1] % 16 || !aligned16(l.data)) return GEMV_OTHER;
+    if (!gemv_supports(device, t) || l.nb[1] % 16 || !aligned16(l.data)) return GEMV_OTHER;
     if (t->op == TN_OP_MUL_MAT_ID && l.nb[2] % 16) return GEMV_OTHER;
     switch (kind_of(x)) {
     case TN_F16:
@@ -458,13 +459,18 @@ int64_t gemv_column_bytes(const tn_tensor *t) {
     return (int64_t)(t->op == TN_OP_MUL_MAT_ID && y->ne[1] == 1 ? y->nb[2] : y->nb[1]);
 }
 
-bool gemv_supports(const tn_tensor *t) {
+bool gemv_takes_shape(const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
+    if (t->flags & TN_FLAG_REPEATABLE) return false; // it adds in another order than kernels for many columns
     if (x->ne[0] % 8 || gemv_column_bytes(t) % 16 || !tn_is_contiguous_rows(y)) return false;
     if (t->op == TN_OP_MUL_MAT_ID)
         return x->ne[0] > 0 && y->ne[2] <= GEMV_MAX_COLUMNS && t->ne[1] <= GEMV_MAX_USED &&
                (y->ne[1] == 1 || y->nb[2] == (size_t)y->ne[1] * y->nb[1]);
     return y->ne[1] <= GEMV_MAX_COLUMNS && y->ne[2] == 1 && y->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1;
+}
+bool gemv_supports(const device_description &device, const tn_tensor *t) {
+    return gemv_takes_shape(t) &&
+           !(t->op == TN_OP_MUL_MAT_ID ? expert_tiles_are_faster(device, t) : tiles_support(device, t));
 }
 
 // Whether the weights' family needs scratch is known only once they have memory, so it is always reserved.
@@ -517,7 +523,7 @@ template <int COLUMNS> static tn_status compile_other(const compilation &c, cons
 tn_status compile_gemv(const compilation &c, const tn_tensor *t) {
     const tn_tensor *y = t->src[1];
     int columns = gemv_columns(t);
-    gemv_family family = gemv_family_of(t);
+    gemv_family family = gemv_family_of(*c.device, t);
     if (family != GEMV_OTHER && aligned16(y->data)) {
         gemv_job job = {};
         job.n = 1;

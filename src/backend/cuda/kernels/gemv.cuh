@@ -99,8 +99,10 @@ __device__ static inline void gemv_store_next(const gemv_next &next, int64_t k, 
 }
 
 // The following are for matmuls, with experts or without.
-bool gemv_supports(const tn_tensor *t);
-gemv_family gemv_family_of(const tn_tensor *t);
+bool gemv_takes_shape(const tn_tensor *t);
+// The shape suits these kernels, and no others are faster on the device.
+bool gemv_supports(const device_description &device, const tn_tensor *t);
+gemv_family gemv_family_of(const device_description &device, const tn_tensor *t);
 int gemv_columns(const tn_tensor *t);          // of activations
 int64_t gemv_column_bytes(const tn_tensor *t); // from one to the next
 size_t gemv_scratch(const tn_tensor *t);

@@ -1,6 +1,7 @@
 // Matmul: up to 8 columns by GEMV (gemv.cu), more with cuBLASLt. Weights of block types are converted to f16 in
 // pieces.
 #include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
 // Weights of block types are converted to f16 this many bytes at a time, which bounds the scratch for any matrix.
@@ -19,9 +20,13 @@ static int64_t piece_rows(const tn_tensor *x) {
 }
 static bool needs_pieces(const tn_tensor *x) { return tn_type_is_quantized(x->type); }
 
-size_t mul_mat_scratch(const device_description &, const tn_tensor *t) {
+static bool matmul_is_repeatable(const tn_tensor *t) { return (t->flags & TN_FLAG_REPEATABLE) != 0; }
+
+size_t mul_mat_scratch(const device_description &device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (gemv_supports(t)) return gemv_scratch(t);
+    if (gemv_supports(device, t)) return gemv_scratch(t);
+    if (tiles_support(device, t)) return tiles_scratch(device, t);
+    if (matmul_is_repeatable(t)) return 0;
     size_t bytes = BLAS_WORKSPACE;
     if (blas_type(x) != TN_F32) bytes += round_up_256((size_t)y->ne[0] * (size_t)y->ne[1] * 2);
     if (needs_pieces(x)) bytes += round_up_256((size_t)piece_rows(x) * (size_t)x->ne[0] * 2);
@@ -111,13 +116,15 @@ static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const 
     if (type != TN_F32) {
         // Consecutive matrix multiplications often share their activations, which are then converted once.
         converted_activations &last = *c.converted;
-        if (last.data != yd || last.type != type || last.y != y || last.ids) {
+        if (last.data != yd || last.type != type || last.y != y || last.ids || last.tiled) {
             TN_TRY(compile_narrow(c, y, yd, y_row, k, n, type, scratch));
             last = {yd, type, y};
         }
         p.b = scratch;
         p.ldb = k;
         scratch += round_up_256((size_t)(k * n) * 2);
+    } else {
+        *c.converted = {};
     }
     if (!needs_pieces(x)) return add_matmul(c, p);
     compilation convert = c;
@@ -135,9 +142,76 @@ static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const 
     return TN_OK;
 }
 
+// ---- Repeatable, as floats ----
+
+// For f32 weights and precise matmuls of a repeatable session: a warp computes a row's dot products with eight
+// columns, each in the same order whatever the number of columns. `aligned`: columns are 16-byte aligned.
+enum { FLOAT_WARPS = 4, FLOAT_COLUMNS = 8 };
+template <typename R>
+__global__ static void __launch_bounds__(FLOAT_WARPS * 32)
+    repeatable_float_kernel(const char *x, const char *y, float *z, int64_t x_row, int64_t y_row, int64_t z_row,
+                            int k, int rows, int columns, bool aligned) {
+    grid_follow();
+    const int row = (int)blockIdx.x * FLOAT_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (row >= rows) return;
+    for (int first = (int)blockIdx.y * FLOAT_COLUMNS; first < columns; first += (int)gridDim.y * FLOAT_COLUMNS) {
+        float sum[FLOAT_COLUMNS] = {};
+        for (int i = lane * 8; i < k; i += 256) {
+            float v[8];
+            R::eight(x + row * x_row, i, v, k);
+#pragma unroll
+            for (int c = 0; c < FLOAT_COLUMNS; c++) {
+                const float *from = (const float *)(y + min(first + c, columns - 1) * y_row) + i;
+                float4 p, q;
+                if (aligned) {
+                    p = *(const float4 *)from;
+                    q = *(const float4 *)(from + 4);
+                } else {
+                    p = make_float4(from[0], from[1], from[2], from[3]);
+                    q = make_float4(from[4], from[5], from[6], from[7]);
+                }
+                sum[c] = __fmaf_rn(v[0], p.x, sum[c]);
+                sum[c] = __fmaf_rn(v[1], p.y, sum[c]);
+                sum[c] = __fmaf_rn(v[2], p.z, sum[c]);
+                sum[c] = __fmaf_rn(v[3], p.w, sum[c]);
+                sum[c] = __fmaf_rn(v[4], q.x, sum[c]);
+                sum[c] = __fmaf_rn(v[5], q.y, sum[c]);
+                sum[c] = __fmaf_rn(v[6], q.z, sum[c]);
+                sum[c] = __fmaf_rn(v[7], q.w, sum[c]);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < FLOAT_COLUMNS; c++) {
+            const float s = warp_sum(sum[c]);
+            if (lane == 0 && first + c < columns) z[(first + c) * z_row + row] = s;
+        }
+    }
+}
+static tn_status compile_repeatable_float(const compilation &c, const tn_tensor *t, const char *xd, int64_t x_row,
+                                          const char *yd, float *out) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    const bool aligned = y->nb[1] % 16 == 0 && (uintptr_t)yd % 16 == 0;
+    const unsigned groups = blocks_for(y->ne[1], FLOAT_COLUMNS);
+    dim3 grid(blocks_for(x->ne[1], FLOAT_WARPS), groups < MOST_ROWS ? groups : MOST_ROWS);
+    switch (kind_of(x)) {
+#define CASE(KIND, reader)                                                                                           \
+    case KIND:                                                                                                       \
+        return add_early(c, kernel_called("repeatable_float_kernel", #reader), repeatable_float_kernel<reader>,      \
+                         grid, FLOAT_WARPS * 32, 0, xd, yd, out, x_row, (int64_t)y->nb[1], (int64_t)t->nb[1] / 4,    \
+                         (int)x->ne[0], (int)x->ne[1], (int)y->ne[1], aligned);
+        FOR_EVERY_READER(CASE)
+#undef CASE
+    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with %s", tn_type_name(x->type));
+    }
+}
+
 tn_status compile_mul_mat(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (gemv_supports(t)) return compile_gemv(c, t);
+    if (gemv_supports(*c.device, t)) {
+        *c.converted = {};
+        return compile_gemv(c, t);
+    }
+    if (tiles_support(*c.device, t)) return compile_tiles(c, t);
     int64_t r2 = y->ne[2] / x->ne[2], r3 = y->ne[3] / x->ne[3];
     const device_layout l = device_layout_of(x);
     for (int64_t i3 = 0; i3 < y->ne[3]; i3++) {
@@ -145,7 +219,10 @@ tn_status compile_mul_mat(const compilation &c, const tn_tensor *t) {
             const char *xd = l.data + i2 / r2 * l.nb[2] + i3 / r3 * l.nb[3];
             const char *yd = (const char *)y->data + i2 * (int64_t)y->nb[2] + i3 * (int64_t)y->nb[3];
             float *out = (float *)((char *)t->data + i2 * (int64_t)t->nb[2] + i3 * (int64_t)t->nb[3]);
-            TN_TRY(compile_matrix(c, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));
+            if (matmul_is_repeatable(t))
+                TN_TRY(compile_repeatable_float(c, t, xd, l.nb[1], yd, out));
+            else
+                TN_TRY(compile_matrix(c, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));
         }
     }
     return TN_OK;

@@ -1,21 +1,20 @@
 // Matmul with experts (mul_mat_id). A pair is one token with one of its experts: a column of the result. Pairs are
 // ordered by token. The ids are read on the device only, so launches depend on shapes alone.
 //
-// Up to 8 tokens use GEMV (gemv.cu). For more, one kernel lists the pairs of each expert, and another multiplies each
-// expert's rows with the columns of its list on tensor cores. What neither supports is computed pair by pair.
+// Few tokens use GEMV (gemv.cu). For more, one kernel lists the pairs of each expert, and another multiplies each
+// expert's rows with the columns of its list on tensor cores: a tile kernel (tiles) where the weights suit it, or
+// group_kernel. What none supports is computed pair by pair.
 #include "backend/cuda/kernels/gemv.cuh"
 #include "backend/cuda/kernels/mma.cuh"
+#include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 #include "backend/cuda/kernels/weight_tiles.cuh"
+
+#include <algorithm>
 
 enum { ROWS = 128, DEPTH = 64, THREADS = 256, SORT_THREADS = 1024, PAIR_WARPS = 4 };
 
 // ---- Sorting pairs by expert ----
 
-// The pairs that a block multiplies with one expert: list[begin] to list[begin + count - 1]. `expert` is -1 if the
-// tile is empty, and the number of experts if the ids of its pairs are invalid: the results of such pairs are zero.
-struct expert_tile {
-    int expert, begin, count;
-};
 // Tile i of expert e has index begin / width + e + i, where `begin` is the number of pairs of lower experts. An
 // expert has at most (begin + count) / width - begin / width + 1 tiles, and `+ e` reserves that extra one for each,
 // so no two experts use the same index. Each expert finds its tiles from `begin` alone, without waiting for other
@@ -220,7 +219,7 @@ static group_room room_at(char *at, const tn_tensor *t) {
 }
 
 template <typename P, int WIDTH>
-static tn_status compile_expert_tiles(const compilation &c, const char *reader, const group_job &j, int64_t tiles) {
+static tn_status compile_group_kernel(const compilation &c, const char *reader, const group_job &j, int64_t tiles) {
     launch_shape shape = {dim3((unsigned)tiles, blocks_for(j.rows, ROWS)), THREADS, sizeof(group_memory<WIDTH>),
                           true};
     return add_kernel(c, kernel_called("group_kernel", reader, WIDTH), group_kernel<P, WIDTH>, shape, j);
@@ -238,7 +237,7 @@ static tn_status compile_groups(const compilation &c, const tn_tensor *t) {
     choice chosen = expert_choice_of(t);
     // Gate and up follow each other: they share the converted activations and the experts' lists.
     converted_activations &last = *c.converted;
-    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2]) {
+    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2] || last.tiled) {
         TN_TRY(compile_narrow(c, y, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t), type,
                               room.y));
         compilation convert = c;
@@ -254,14 +253,111 @@ static tn_status compile_groups(const compilation &c, const tn_tensor *t) {
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
-        return width == 64 ? compile_expert_tiles<piece<reader>, 64>(c, #reader, j, tiles)                           \
-                           : compile_expert_tiles<piece<reader>, 128>(c, #reader, j, tiles);
+        return width == 64 ? compile_group_kernel<piece<reader>, 64>(c, #reader, j, tiles)                           \
+                           : compile_group_kernel<piece<reader>, 128>(c, #reader, j, tiles);
         CASE(TN_F16, read_f16)
         CASE(TN_BF16, read_bf16)
         FOR_EVERY_BLOCK_READER(CASE)
 #undef CASE
     default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat_id with %s", tn_type_name(x->type));
     }
+}
+
+// ---- Many tokens, with tile kernels ----
+
+// What depends on shapes alone: the columns of a tile, tiles of columns and of rows, and blocks per tile.
+struct expert_shape {
+    int width, parts, segments;
+    int64_t tiles, row_tiles;
+    size_t partial_bytes() const {
+        return parts == 1 ? 0 : (size_t)(tiles * row_tiles * parts) * TILE_ROWS * (size_t)width * 4;
+    }
+};
+static expert_shape expert_shape_of(const device_description &d, const tn_tensor *t) {
+    const int64_t pairs = tn_nelements(t->src[2]), experts = t->src[0]->ne[2], each = pairs / experts;
+    expert_shape s = {};
+    s.width = each <= 4 ? 8 : each <= 8 ? 16 : each <= 16 ? 32 : each <= 48 || d.major < 9 ? 64 : 128;
+    s.segments = tile_segments(t->src[0]->ne[1], t->src[0]->ne[0]);
+    s.tiles = expert_tiles_for(pairs, experts, s.width);
+    s.row_tiles = (t->src[0]->ne[1] + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t busy = std::min(pairs, experts) * s.row_tiles; // blocks with work, at least
+    s.parts = busy < d.multiprocessors && s.tiles * s.row_tiles * s.segments <= N_TICKETS ? s.segments : 1;
+    return s;
+}
+// A repeatable matmul always runs here if it can: its kernels differ by weights, never by the number of tokens.
+static bool expert_tiles_may_support(const device_description &device, const tn_tensor *t) {
+    return group_may_support(device, t) &&
+           (t->src[0]->ne[1] + TILE_ROWS - 1) / TILE_ROWS * TILE_MAX_SEGMENTS <= MOST_ROWS;
+}
+bool expert_tiles_are_faster(const device_description &device, const tn_tensor *t) {
+    return device.major >= 9 && t->src[1]->ne[2] > 4 && tile_type_is_fast(t->src[0]->type) &&
+           expert_tiles_may_support(device, t);
+}
+static tile_choice expert_kernel_of(const device_description &device, const tn_tensor *t) {
+    const device_layout l = device_layout_of(t->src[0]);
+    const int width = expert_shape_of(device, t).width, kind = kind_of(t->src[0]);
+    if (!expert_tiles_may_support(device, t) || !tn_is_contiguous(t) || !tile_aligned(l, kind)) return {};
+    const tile_choice c = tile_kernel_of(kind, true, width);
+    return c.shared <= device.shared_per_block ? c : tile_choice{};
+}
+struct expert_room {
+    char *y;
+    int *list;
+    expert_tile *tiles;
+    float *partials;
+    size_t bytes;
+};
+static expert_room expert_room_at(const device_description &d, char *at, const tn_tensor *t) {
+    const expert_shape s = expert_shape_of(d, t);
+    expert_room r = {at};
+    r.bytes = round_up_256((size_t)(tile_column_bytes(t->src[0]->ne[0]) * gemv_columns(t)));
+    r.list = (int *)(at + r.bytes);
+    r.bytes += round_up_256((size_t)tn_nelements(t->src[2]) * sizeof *r.list);
+    r.tiles = (expert_tile *)(at + r.bytes);
+    r.bytes += round_up_256((size_t)s.tiles * sizeof *r.tiles);
+    r.partials = (float *)(at + r.bytes);
+    r.bytes += s.partial_bytes();
+    return r;
+}
+
+static tn_status compile_expert_tiles(const compilation &c, const tn_tensor *t, const tile_choice &kernel) {
+    const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
+    const int type = x->type == TN_BF16 ? TN_BF16 : TN_F16;
+    const expert_shape s = expert_shape_of(*c.device, t);
+    const expert_room room = expert_room_at(*c.device, c.scratch, t);
+    const choice chosen = expert_choice_of(t);
+    converted_activations &last = *c.converted;
+    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2] || !last.tiled) {
+        TN_TRY(compile_narrow_tiles(c, y, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t),
+                                    type, room.y));
+        compilation convert = c;
+        convert.converts = ids;
+        TN_TRY(add_ordered(convert, KERNEL(sort_kernel), dim3((unsigned)x->ne[2] + 1), SORT_THREADS, 0, chosen,
+                           s.width, room.list, room.tiles));
+        last = {y->data, type, y, ids, x->ne[2], true};
+    }
+    const device_layout l = device_layout_of(x);
+    tile_job j = {};
+    j.n = 1;
+    j.k = (int)x->ne[0];
+    j.columns = gemv_columns(t);
+    j.y = room.y;
+    j.y_row = tile_column_bytes(j.k);
+    j.experts = {room.tiles, room.list, chosen.experts, chosen.used, y->ne[1] == 1};
+    j.partials = room.partials;
+    j.tickets = c.tickets;
+    tile_matrix &m = j.m[0];
+    m.w = l.data;
+    m.row_bytes = l.nb[1];
+    m.expert_bytes = l.nb[2];
+    m.rows = (int)x->ne[1];
+    m.segments = s.segments;
+    m.parts = s.parts;
+    m.out = (float *)t->data;
+    m.out_row = x->ne[1];
+    const launch_shape shape = {dim3((unsigned)s.tiles, (unsigned)(s.row_tiles * s.parts)), TILE_THREADS,
+                                kernel.shared, true, c.device->programmatic_launch};
+    return add_kernel(c, kernel_called("tile_matmul_kernel", kernel.reader, s.width), kernel.kernel, shape, j);
 }
 
 // ---- Pair by pair ----
@@ -320,14 +416,19 @@ static tn_status compile_pairs(const compilation &c, const tn_tensor *t) {
 // ---- Choosing a kernel ----
 
 size_t mul_mat_id_scratch(const device_description &device, const tn_tensor *t) {
-    if (gemv_supports(t)) return gemv_scratch(t);
-    return group_may_support(device, t) ? room_at(NULL, t).bytes : 0;
+    if (gemv_supports(device, t)) return gemv_scratch(t);
+    size_t bytes = group_may_support(device, t) ? room_at(NULL, t).bytes : 0;
+    if (expert_tiles_may_support(device, t)) bytes = std::max(bytes, expert_room_at(device, NULL, t).bytes);
+    return bytes;
 }
 
 tn_status compile_mul_mat_id(const compilation &c, const tn_tensor *t) {
-    bool few = gemv_supports(t);
+    bool few = gemv_supports(*c.device, t);
+    const tile_choice tiles = few ? tile_choice{} : expert_kernel_of(*c.device, t);
+    if (tiles.kernel) return compile_expert_tiles(c, t, tiles);
     if (!few && group_supports(*c.device, t)) return compile_groups(c, t);
     *c.converted = {};
-    if (few && gemv_family_of(t) != GEMV_OTHER && (uintptr_t)t->src[1]->data % 16 == 0) return compile_gemv(c, t);
+    if (few && gemv_family_of(*c.device, t) != GEMV_OTHER && (uintptr_t)t->src[1]->data % 16 == 0)
+        return compile_gemv(c, t);
     return compile_pairs(c, t);
 }

@@ -15,6 +15,13 @@ __device__ static inline void copy16(void *to, const void *from, bool real) {
     *(uint4 *)to = real ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
 #endif
 }
+// Copies the first `real` of 16 bytes to an address in shared memory; the others become zeros. From capability 8.0
+// on.
+__device__ static inline void copy16_some(uint32_t to, const void *from, int real) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real));
+#endif
+}
 // The copies since the last call form a group.
 __device__ static inline void copies_commit() {
 #if __CUDA_ARCH__ >= 800

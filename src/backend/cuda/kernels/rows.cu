@@ -69,9 +69,11 @@ __global__ static void __launch_bounds__(WIDE_THREADS)
 
 tn_status compile_norm(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *w = t->src[1], *b = t->src[2];
-    if (t->op == TN_OP_RMS_NORM && w && !b && tn_is_contiguous(x) && tn_is_contiguous(t) && tn_is_contiguous(w) &&
-        tn_nrows(w) == 1 && x->ne[0] % 4 == 0 && x->ne[0] >= 1024 && x->ne[0] <= 4 * WIDE_THREADS * WIDE_MOST &&
-        (uintptr_t)x->data % 16 == 0 && (uintptr_t)t->data % 16 == 0 && (uintptr_t)w->data % 16 == 0) {
+    // A repeatable norm always uses the same kernel: whether rows are contiguous can depend on their number.
+    if (t->op == TN_OP_RMS_NORM && !(t->flags & TN_FLAG_REPEATABLE) && w && !b && tn_is_contiguous(x) &&
+        tn_is_contiguous(t) && tn_is_contiguous(w) && tn_nrows(w) == 1 && x->ne[0] % 4 == 0 && x->ne[0] >= 1024 &&
+        x->ne[0] <= 4 * WIDE_THREADS * WIDE_MOST && (uintptr_t)x->data % 16 == 0 && (uintptr_t)t->data % 16 == 0 &&
+        (uintptr_t)w->data % 16 == 0) {
         return add_early(c, KERNEL(wide_rms_kernel), dim3((unsigned)tn_nrows(x)), WIDE_THREADS, 0,
                          (const float4 *)x->data, (const float4 *)w->data, (float4 *)t->data, (int)(x->ne[0] / 4),
                          t->params.norm.eps);
