@@ -140,7 +140,7 @@ typedef struct tn_arch {
     bool experts_sum_to_one;
     tn_arch_constants typical; /* of a synthetic model */
     const tn_arch_key *keys;   /* further keys of a synthetic model, ended by a NULL name; NULL: none */
-    tn_arch_class classes[6];  /* ended by a NULL name */
+    tn_arch_class classes[10]; /* ended by a NULL name */
 } tn_arch;
 
 /* The rows in the table's order; NULL past the end. */

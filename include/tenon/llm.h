@@ -363,6 +363,15 @@ TN_API int32_t tn_session_candidates(const tn_session *session, int32_t i, const
  * decode; NULL if there is none. */
 TN_API float *tn_session_embedding(tn_session *session, int32_t i);
 TN_API int32_t tn_session_embedding_size(const tn_session *session); /* floats per output; RANK: the labels */
+
+/* Ranking, with params.pooling RANK. Appends the tokens of a query and a document as the model expects them: with the
+ * template of the file (tokenizer.chat_template.rerank), else both texts between the vocabulary's special tokens.
+ * Special tokens written in the texts are not recognized. Decode them as one sequence. */
+TN_API tn_status tn_rank_tokens(const tn_model *model, const char *query, size_t query_length, const char *document,
+                                size_t document_length, tn_tokens *out);
+/* How relevant the document of output i is: the probability of the label "yes" where the file has labels "yes" and
+ * "no", else the first score. NaN: there is no such output. */
+TN_API float tn_session_relevance(tn_session *session, int32_t i);
 /* Divides a row by its norm: 2 Euclidean, 1 sum of magnitudes, p > 2 the p-norm; 0 scales the largest magnitude to
  * 32760, for storage as 16-bit integers; below 0 leaves it alone. A row of zeros stays. */
 TN_API void tn_embedding_normalize(float *row, int32_t n, int32_t norm);

@@ -118,6 +118,7 @@ TN_API bool tn_token_is_end(const tn_tokenizer *tokenizer, tn_token token);
 /* What TN_ENCODE_ADD_SPECIAL adds, and whether encoding inserts a space before the text (SPM, Unigram). */
 TN_API bool tn_tokenizer_adds_bos(const tn_tokenizer *tokenizer);
 TN_API bool tn_tokenizer_adds_eos(const tn_tokenizer *tokenizer);
+TN_API bool tn_tokenizer_adds_sep(const tn_tokenizer *tokenizer); /* between two texts as well */
 TN_API bool tn_tokenizer_adds_space_prefix(const tn_tokenizer *tokenizer);
 
 /* ---- Text to tokens ---- */

@@ -19,6 +19,10 @@ tn_status tn__pooling_params(const tn_model *m, tn_session_params *p) {
     if (p->pooling == TN_POOLING_RANK && !m->w.cls_out)
         return tn_fail(TN_E_UNSUPPORTED, "%s has no classifier (cls.output.weight) to rank with",
                        tn_gguf_path(m->file));
+    if (p->pooling == TN_POOLING_RANK && h->classifies_mean)
+        return tn_fail(TN_E_UNSUPPORTED,
+                       "%s: classifiers of the mean of all states are not supported; only those of the first one are",
+                       tn_gguf_path(m->file));
     return TN_OK;
 }
 

@@ -218,6 +218,10 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
         tn_gguf_get_bool(file, KEY("attention.causal"), !tn__arch_has(arch, TN_ARCH_DIFFUSION | TN_ARCH_ENCODER));
     h->n_token_types =
         get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
+    h->separator = (int32_t)tn_gguf_get_u32(
+        file, "tokenizer.ggml.seperator_token_id",
+        tn_gguf_get_u32(file, "tokenizer.ggml.separator_token_id",
+                        strcmp(tn_gguf_get_cstr(file, "tokenizer.ggml.model", ""), "bert") == 0 ? 102 : UINT32_MAX));
     /* GGUF numbers the kinds as the enum does. */
     int32_t pooling = get_int(file, "pooling_type", TN_POOLING_MODEL);
     h->pooling = pooling >= TN_POOLING_NONE && pooling <= TN_POOLING_RANK ? (tn_pooling)pooling : TN_POOLING_MODEL;

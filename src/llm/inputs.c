@@ -16,6 +16,10 @@ static bool has_tokens(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->shape.kind != TN__GRAPH_NEXT;
 }
 static bool has_positions(const input_context *c) { return !tn__moves_cells(c->shape); }
+/* Only pairs of texts have tokens of another type. */
+static bool has_token_types(const input_context *c) {
+    return c->shape.kind == TN__GRAPH_RANK && c->h->n_token_types > 1 && c->h->separator >= 0;
+}
 static bool has_query_cells(const input_context *c) { return !tn__moves_cells(c->shape); }
 static bool has_query_scales(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->h->temperature_scale != 0;
@@ -44,6 +48,15 @@ static void stage_list(const tn__micro_batch *b, const int32_t *list, int32_t pa
 
 static void stage_tokens(const tn__micro_batch *b, void *to) { stage_list(b, b->tokens, 0, to); }
 static void stage_positions(const tn__micro_batch *b, void *to) { stage_list(b, b->positions, 0, to); }
+/* The first text up to its separator has type 0, the second 1. The tokens of a sequence are contiguous. */
+static void stage_token_types(const tn__micro_batch *b, void *to) {
+    int32_t *types = to, type = 0;
+    for (int32_t i = 0; i < b->padded; i++) {
+        if (i == 0 || i >= b->n || b->seqs[i] != b->seqs[i - 1]) type = 0;
+        types[i] = type;
+        if (i < b->n && b->tokens[i] == b->h->separator) type = 1;
+    }
+}
 /* Position and sequence; a padding row has no sequence and sees no cells. */
 static void stage_query_cells(const tn__micro_batch *b, void *to) {
     int32_t *cells = to;

@@ -12,6 +12,7 @@ enum { TN__TOKENS = -1, TN__OUTPUTS = -2, TN__ADAPTERS = -3 };
 #define TN__INPUT_TABLE(X)                                                                                           \
     X(TOKENS, tokens, "tokens", I32, TN__TOKENS)                                                                     \
     X(POSITIONS, positions, "positions", I32, TN__TOKENS)                                                            \
+    X(TOKEN_TYPES, token_types, "token_types", I32, TN__TOKENS)                                                      \
     X(QUERY_CELLS, query_cells, "query_cells", I32, 2, TN__TOKENS)                                                   \
     X(QUERY_SCALES, query_scales, "query_scales", F32, 1, 1, TN__TOKENS)                                             \
     X(ROWS_FULL, rows_full, "rows.0", I32, TN__TOKENS)                                                               \

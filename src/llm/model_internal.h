@@ -92,6 +92,8 @@ typedef struct tn__hparams {
     int32_t residual_block;            /* attention residuals: layers from a kept state to the next; 0: none */
     float experts_sum_scale;           /* of the sum of the experts and what runs beside them; 0: none */
     int32_t n_token_types;
+    int32_t separator;    /* token between two texts; −1: none */
+    bool classifies_mean; /* the classifier's input is the mean of all states, which is not supported */
     /* Recurrent layers. Heads: the rank of the time steps in Mamba, else heads of values; inner: all of them
      * together; groups: heads of keys; state: the size of one. */
     struct {

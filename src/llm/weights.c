@@ -235,6 +235,7 @@ tn_status tn__weights_find(tn_model *m) {
     TN_TRY(check_complete(m));
     rename_norms(m);
     if (m->arch->adjust) m->arch->adjust(&m->h, &m->w);
+    if (m->w.type_embd) m->h.n_token_types = (int32_t)m->w.type_embd->ne[1];
     for (int32_t i = m->h.n_stored_layers; i < m->h.n_layer; i++)
         m->w.layers[i] = m->w.layers[i - m->h.n_stored_layers];
     return TN_OK;

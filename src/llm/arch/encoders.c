@@ -14,6 +14,8 @@ static tn_status read_modern_bert(const tn_gguf *file, tn__hparams *h) {
                  {"gelu_new", TN_OP_GEGLU}, {"silu", TN_OP_SWIGLU},
                  {"swish", TN_OP_SWIGLU},   {"relu", TN_OP_REGLU}};
     const char *name = tn_gguf_get_cstr(file, KEY("hidden_activation"), "gelu");
+    /* Files that do not say it are of models that classify the mean. */
+    h->classifies_mean = tn_gguf_get_u32(file, KEY("classifier.pooling_type"), TN_POOLING_MEAN) != TN_POOLING_CLS;
     for (size_t i = 0; i < sizeof gates / sizeof *gates; i++)
         if (strcmp(gates[i].name, name) == 0) {
             h->activation = gates[i].op;

@@ -73,7 +73,12 @@ static tn_tensor *build_embedding(const tn__builder *b) {
     tn_tensor *x = tn__name_node(b, tn_get_rows(b->a, w->tok_embd, b->tokens), "embedding");
     x = tn__adapt_lookup(b, w->tok_embd, b->tokens, x, "embedding");
     x = tn__name_node(b, tn__build_scaled(b, x, b->h->embd_scale), "embedding_scaled");
-    if (w->type_embd) x = tn_add(b->a, x, tn_view(b->a, w->type_embd, 1, (const int64_t[]){b->h->n_embd}, NULL, 0));
+    tn_tensor *types = tn__input_tensor(&b->set->inputs, TN__INPUT_TOKEN_TYPES);
+    if (w->type_embd)
+        x = tn_add(b->a, x,
+                   types ? tn__name_node(b, tn_get_rows(b->a, w->type_embd, types), "type_embedding")
+                         : tn_view(b->a, w->type_embd, 1, (const int64_t[]){b->h->n_embd}, NULL, 0));
+    if (types) x = tn__name_node(b, x, "type_sum");
     if (w->pos_embd)
         x = tn_add(b->a, x,
                    tn__name_node(b, tn_get_rows(b->a, w->pos_embd, tn__builder_input(b, TN__INPUT_POSITIONS)),

@@ -292,8 +292,9 @@ static tn_status encode_all(encoding *e, const char *text, size_t size, unsigned
     tn_token bos = t->special[TN_SPECIAL_BOS], eos = t->special[TN_SPECIAL_EOS], sep = t->special[TN_SPECIAL_SEP];
     if (add && t->add_bos && bos >= 0) TN_TRY(tn__tokens_push(e->out, bos));
     TN_TRY(encode_text(e, text, size, flags & TN_ENCODE_PARSE_SPECIAL));
-    if (add && t->add_sep && sep >= 0) TN_TRY(tn__tokens_push(e->out, sep));
-    if (add && t->add_eos && eos >= 0) TN_TRY(tn__tokens_push(e->out, eos));
+    /* One token ends a text, by whatever name; models of pairs of texts have both settings. */
+    tn_token end = t->add_eos && eos >= 0 ? eos : t->add_sep ? sep : TN_TOKEN_NONE;
+    if (add && end >= 0) TN_TRY(tn__tokens_push(e->out, end));
     return TN_OK;
 }
 
@@ -339,6 +340,7 @@ const char *tn_tokenizer_pre(const tn_tokenizer *t) { return t->pre_row ? t->pre
 int32_t tn_tokenizer_size(const tn_tokenizer *t) { return t->size; }
 bool tn_tokenizer_adds_bos(const tn_tokenizer *t) { return t->add_bos; }
 bool tn_tokenizer_adds_eos(const tn_tokenizer *t) { return t->add_eos; }
+bool tn_tokenizer_adds_sep(const tn_tokenizer *t) { return t->add_sep; }
 bool tn_tokenizer_adds_space_prefix(const tn_tokenizer *t) { return t->add_space_prefix; }
 
 tn_token_type tn_token_get_type(const tn_tokenizer *t, tn_token token) {

@@ -205,7 +205,8 @@ typedef struct encoder {
     char path[64];
     const char *arch;
     bool nomic;
-    int pooling; /* -1: the file does not say */
+    int pooling;   /* -1: the file does not say */
+    int separator; /* 0: the file has none */
     struct {
         char name[64];
         int64_t ne[2];
@@ -303,6 +304,8 @@ static void make_encoder(encoder *e) {
     assert_ok(tn_gguf_writer_set_bool(w, key, false));
     snprintf(key, sizeof key, "%s.pooling_type", e->arch);
     if (e->pooling >= 0) assert_ok(tn_gguf_writer_set_u32(w, key, (uint32_t)e->pooling));
+    if (e->separator)
+        assert_ok(tn_gguf_writer_set_u32(w, "tokenizer.ggml.seperator_token_id", (uint32_t)e->separator));
     for (int i = 0; i < e->n_tensors; i++) {
         const int64_t *ne = e->tensors[i].ne;
         assert_ok(tn_gguf_writer_add(w, e->tensors[i].name, TN_F32, ne[1] > 1 ? 2 : 1, ne));
@@ -343,10 +346,12 @@ static void rotate(double *head, int position) { /* halves, as GPT-NeoX */
 
 static void encode(const encoder *e, int n, const tn_token *tokens, double (*x)[W]) {
     static double q[POSITIONS][W], k[POSITIONS][W], v[POSITIONS][W];
+    int type = 0; /* of the second text 1 */
     for (int t = 0; t < n; t++) {
+        if (e->separator && t > 0 && tokens[t - 1] == e->separator) type = 1;
         for (int i = 0; i < W; i++) {
-            x[t][i] =
-                (double)get(e, "token_embd.weight", -1)[tokens[t] * W + i] + get(e, "token_types.weight", -1)[i];
+            x[t][i] = (double)get(e, "token_embd.weight", -1)[tokens[t] * W + i] +
+                      get(e, "token_types.weight", -1)[type * W + i];
             if (!e->nomic) x[t][i] += get(e, "position_embd.weight", -1)[t * W + i];
         }
         layer_norm(get(e, "token_embd_norm.weight", -1), get(e, "token_embd_norm.bias", -1), x[t]);
@@ -450,6 +455,37 @@ static void encoders_agree_with_the_formulas(void **state) {
     }
 }
 
+/* A query and a document with a separator after each: the document's tokens have another type. */
+static void pairs_of_texts_have_two_types(void **state) {
+    (void)state;
+    enum { SEPARATOR = 9, N = 12 };
+    static const tn_token tokens[N] = {1, 5, SEPARATOR, 7, 8, SEPARATOR, 1, 30, 31, SEPARATOR, 4, SEPARATOR};
+    static const int32_t seqs[N] = {0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1};
+    encoder e = {.arch = "bert", .pooling = TN_POOLING_RANK, .separator = SEPARATOR};
+    make_encoder(&e);
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = embedding_params(TN_POOLING_MODEL);
+    assert_ok(tn_model_open(e.path, NULL, &model));
+    assert_ok(tn_session_open(model, &p, &session));
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = N, .tokens = tokens, .seqs = seqs}));
+    for (int r = 0; r < 2; r++) {
+        static double states[POSITIONS][W];
+        double want[W], inner[W];
+        encode(&e, N / 2, tokens + r * N / 2, states);
+        affine(get(&e, "cls.weight", -1), get(&e, "cls.bias", -1), W, W, states[0], inner);
+        for (int i = 0; i < W; i++) inner[i] = tanh(inner[i]);
+        affine(get(&e, "cls.output.weight", -1), get(&e, "cls.output.bias", -1), W, LABELS, inner, want);
+        check_rows(tn_session_embedding(session, r), want, LABELS);
+        /* Without labels "yes" and "no" the first score is the relevance. */
+        assert_true(tn_session_relevance(session, r) == tn_session_embedding(session, r)[0]);
+    }
+    assert_true(isnan(tn_session_relevance(session, 2)));
+    tn_session_free(session);
+    tn_model_close(model);
+    free_encoder(&e);
+}
+
 static void encoders_refuse_what_they_cannot_read(void **state) {
     (void)state;
     encoder e = {.arch = "bert", .pooling = -1};
@@ -505,6 +541,7 @@ int main(void) {
         cmocka_unit_test(sessions_share_a_model),
         cmocka_unit_test(normalisation_divides_by_the_norm),
         cmocka_unit_test(encoders_agree_with_the_formulas),
+        cmocka_unit_test(pairs_of_texts_have_two_types),
         cmocka_unit_test(encoders_refuse_what_they_cannot_read),
         cmocka_unit_test(every_allocation_may_fail),
     };

@@ -16,6 +16,8 @@ static const struct {
 
 struct embed_output {
     bool json;
+    const char *prompt; /* before every text; "" for none */
+    const char *query;  /* rank the texts by their relevance to it; NULL: no ranking */
     int norm;
     size_t count; /* rows so far */
     int32_t size;
@@ -28,12 +30,24 @@ static void print_row(const struct embed_output *o, size_t text, const float *ro
     fputs(o->json ? "]}" : "\n", stdout);
 }
 
-/* Appends the rows of one text: a single row, or one per token without pooling. */
+/* Appends the rows of one text: a single row, or one per token without pooling; its relevance when ranking. */
 static int embed_text(tn_session *session, struct embed_output *o, size_t index, const char *text, size_t length) {
     tn_tokens tokens = {0};
-    const tn_tokenizer *tokenizer = tn_model_tokenizer(tn_session_model(session));
+    const tn_model *model = tn_session_model(session);
+    const tn_tokenizer *tokenizer = tn_model_tokenizer(model);
     if (!tokenizer) return fail("the model has no tokenizer");
-    tn_status status = tn_tokenizer_encode(tokenizer, text, length, TN_ENCODE_ADD_SPECIAL, &tokens);
+    tn_status status = TN_OK;
+    if (o->query) {
+        status = tn_rank_tokens(model, o->query, strlen(o->query), text, length, &tokens);
+    } else if (!*o->prompt) {
+        status = tn_tokenizer_encode(tokenizer, text, length, TN_ENCODE_ADD_SPECIAL, &tokens);
+    } else {
+        char *whole;
+        int made = asprintf(&whole, "%s%.*s", o->prompt, (int)length, text);
+        if (made < 0) return fail("out of memory");
+        status = tn_tokenizer_encode(tokenizer, whole, (size_t)made, TN_ENCODE_ADD_SPECIAL, &tokens);
+        free(whole);
+    }
     int code = EXIT_OK;
     tn_session_clear(session);
     if (status == TN_OK && !tokens.count) {
@@ -44,6 +58,7 @@ static int embed_text(tn_session *session, struct embed_output *o, size_t index,
     }
     for (int32_t i = 0; !code && status == TN_OK && i < tn_session_output_count(session); i++, o->count++) {
         float *row = tn_session_embedding(session, i);
+        if (o->query) row[0] = tn_session_relevance(session, i);
         tn_embedding_normalize(row, o->size, o->norm);
         if (!o->rows) {
             print_row(o, index, row);
@@ -79,11 +94,54 @@ static void print_similarities(const struct embed_output *o) {
                    k + 1 < o->count ? ' ' : '\n');
 }
 
+struct ranked_text {
+    size_t index;
+    float score;
+};
+
+static int by_relevance(const void *a, const void *b) {
+    const struct ranked_text *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+/* "score index" for each text, the most relevant first. */
+static int print_ranking(const struct embed_output *o, bool json) {
+    struct ranked_text *list = calloc(o->count + 1, sizeof *list);
+    if (!list) return fail("out of memory");
+    for (size_t i = 0; i < o->count; i++) list[i] = (struct ranked_text){i, o->rows[i * (size_t)o->size]};
+    qsort(list, o->count, sizeof *list, by_relevance);
+    if (json) fputs("{\"object\":\"list\",\"results\":[", stdout);
+    for (size_t i = 0; i < o->count; i++)
+        printf(json ? "%s{\"relevance_score\":%.9g,\"index\":%zu}" : "%s%.6f %zu\n", json && i ? "," : "",
+               (double)list[i].score, list[i].index);
+    if (json) fputs("]}\n", stdout);
+    free(list);
+    return EXIT_OK;
+}
+
+/* The text that the model's authors put before texts of a kind ("query"), or an exit code. */
+static int find_prompt(const tn_gguf *file, const char *name, const char **text) {
+    static const char prefix[] = "sentence_transformers.prompt.";
+    char key[128], names[256] = "";
+    snprintf(key, sizeof key, "%s%.80s", prefix, name);
+    *text = tn_gguf_get_cstr(file, key, NULL);
+    if (*text) return EXIT_OK;
+    for (uint64_t i = 0; i < tn_gguf_key_count(file); i++) {
+        const char *other = tn_gguf_key_at(file, i)->key.data;
+        size_t used = strlen(names);
+        if (strncmp(other, prefix, sizeof prefix - 1) == 0)
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", other + sizeof prefix - 1);
+    }
+    return fail("the model has no prompt \"%s\"; it has %s", name, *names ? names : "none");
+}
+
 static int embed_all(const struct args *args, tn_session *session, const char *lines, size_t size) {
     tn_session_params p = tn_session_get_params(session);
     bool scores = p.pooling == TN_POOLING_RANK;
     struct embed_output o = {.json = args_flag(args, "json"),
                              .norm = scores ? -1 : (int)args_int(args, "embd-normalize"),
+                             .prompt = "",
                              .size = tn_session_embedding_size(session)};
     if (args_flag(args, "similarity")) {
         if (p.pooling == TN_POOLING_NONE || scores)
@@ -91,8 +149,20 @@ static int embed_all(const struct args *args, tn_session *session, const char *l
         o.json = false;
         o.rows = malloc(1);
     }
-    if (o.json) fputs("{\"object\":\"list\",\"data\":[\n", stdout);
     int code = EXIT_OK;
+    if (args_text(args, "prompt-name"))
+        code = find_prompt(tn_model_file(tn_session_model(session)), args_text(args, "prompt-name"), &o.prompt);
+    if (code) {
+        free(o.rows);
+        return code;
+    }
+    if (args_text(args, "rerank")) {
+        free(o.rows);
+        o.query = args_text(args, "rerank");
+        o.json = false;
+        o.rows = malloc(1);
+    }
+    if (o.json) fputs("{\"object\":\"list\",\"data\":[\n", stdout);
     size_t index = 0;
     int n_prompts = args_repeats(args, "prompt");
     for (int i = 0; i < n_prompts && !code; i++) {
@@ -107,7 +177,10 @@ static int embed_all(const struct args *args, tn_session *session, const char *l
         at += length + (stop ? strlen(separator) : 0);
     }
     if (o.json) fputs("\n]}\n", stdout);
-    if (o.rows && !code) print_similarities(&o);
+    if (o.query && !code)
+        code = print_ranking(&o, args_flag(args, "json"));
+    else if (o.rows && !code)
+        print_similarities(&o);
     free(o.rows);
     return code ? code : interrupted() ? EXIT_INTERRUPTED : EXIT_OK;
 }
@@ -123,6 +196,7 @@ static int run_embed(const struct args *args) {
     if (!args_given(args, "ctx")) params.n_ctx = 4096; /* texts are embedded one by one */
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) params.pooling = poolings[i].pooling;
+    if (args_text(args, "rerank")) params.pooling = TN_POOLING_RANK;
     char *lines = NULL;
     size_t size = 0;
     if (file && strcmp(file, "-") != 0)
@@ -171,6 +245,15 @@ static const struct option options[] = {
      .fallback = "2",
      .help =
          "normalisation: 2 Euclidean, 1 taxicab, N for the N-norm, 0 to scale the largest value to 32760, -1 none"},
+    {.name = "prompt-name",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "put the model's own prompt of this name, such as query, before every text"},
+    {.name = "rerank",
+     .value = "QUERY",
+     .kind = OPTION_TEXT,
+     .help = "print the relevance of every text to QUERY and its index instead, the most relevant first; needs a "
+             "model with a classifier"},
     {.name = "similarity", .kind = OPTION_FLAG, .help = "print the cosine similarity of every pair of texts instead"},
     OPTION_JSON,
     {0},
@@ -187,7 +270,8 @@ const struct command command_embed = {
                "Encoders such as BERT process a text as a whole, so it must not be longer than --ubatch tokens.",
     .examples = "tenon embed nomic.gguf -p \"search_query: what is a tenon?\"\n"
                 "tenon embed nomic.gguf -f lines.txt --json\n"
-                "tenon embed nomic.gguf -p \"a cat\" -p \"a kitten\" -p \"a lathe\" --similarity",
+                "tenon embed nomic.gguf -p \"a cat\" -p \"a kitten\" -p \"a lathe\" --similarity\n"
+                "tenon embed reranker.gguf --rerank \"what is a tenon?\" -f passages.txt",
     .section = SECTION_TEXT,
     .min_arguments = 0,
     .max_arguments = 1,

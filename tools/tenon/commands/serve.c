@@ -95,8 +95,11 @@ static int find_models(struct server *server, const struct args *args) {
 static const struct {
     const char *name;
     tn_pooling pooling;
-} poolings[] = {
-    {"model", TN_POOLING_MODEL}, {"mean", TN_POOLING_MEAN}, {"cls", TN_POOLING_CLS}, {"last", TN_POOLING_LAST}};
+} poolings[] = {{"model", TN_POOLING_MODEL},
+                {"mean", TN_POOLING_MEAN},
+                {"cls", TN_POOLING_CLS},
+                {"last", TN_POOLING_LAST},
+                {"rank", TN_POOLING_RANK}};
 
 /* --cache-ram and --cache-disk: tiers of kept prefixes below the KV cache. */
 static int configure_tiers(struct server *server, const struct args *args) {
@@ -152,6 +155,8 @@ static int configure_server(struct server *server, const struct args *args) {
     if (!code) code = chat_format_from(args, &server->chat_format);
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;
+    if (args_flag(args, "rerank")) server->params.pooling = TN_POOLING_RANK;
+    if (server->params.pooling == TN_POOLING_RANK) server->embeddings = true;
     if (!code) code = read_keys(server, args);
     return code ? code : find_models(server, args);
 }
@@ -385,9 +390,14 @@ static const struct option options[] = {
      .value = "KIND",
      .kind = OPTION_TEXT,
      .fallback = "model",
-     .choices = "model mean cls last",
-     .help = "how token vectors are combined into one embedding",
+     .choices = "model mean cls last rank",
+     .help = "how token vectors are combined into one embedding; rank: as --rerank",
      .env = "LLAMA_ARG_POOLING"},
+    {.name = "rerank",
+     .aliases = "--reranking",
+     .kind = OPTION_FLAG,
+     .help = "serve /v1/rerank instead of /v1/embeddings; always on for models whose file says that they rank",
+     .env = "LLAMA_ARG_RERANKING"},
     {.name = "metrics", .kind = OPTION_FLAG, .help = "serve /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
     {.name = "slots",
      .kind = OPTION_FLAG,

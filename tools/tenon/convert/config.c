@@ -361,8 +361,9 @@ static const struct config_family config_families[] = {
 };
 
 static const struct config_family *find_family(const char *arch) {
-    static const struct config_family *const lists[] = {config_families, dense_config_families, moe_config_families,
-                                                        hybrid_config_families, latent_config_families};
+    static const struct config_family *const lists[] = {config_families,        dense_config_families,
+                                                        moe_config_families,    hybrid_config_families,
+                                                        latent_config_families, encoder_config_families};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         for (const struct config_family *f = lists[i]; f->arch; f++)
             if (strcmp(f->arch, arch) == 0) return f;
@@ -515,6 +516,7 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
         TN_TRY(tn_gguf_writer_set_u32(w, key, m->rope_original));
     }
     TN_TRY(set_f32(m, w, "rope.scaling.attn_factor", m->rope_attention));
+    TN_TRY(hf_embedding_keys(m, w));
     if (!m->window_layers || !m->layout.window) return TN_OK;
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", m->layout.arch->name);
     return tn_gguf_writer_set_array(w, key, TN_GGUF_BOOL, m->window_layers, m->layout.layers);

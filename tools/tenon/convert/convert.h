@@ -23,9 +23,12 @@ struct hf_model {
     int32_t rope_sections[4]; /* pairs of a head for each of the four positions of a picture's token; 0: none */
     float *rope_factors;      /* rotated/2 floats, or long then short: twice that; NULL when there are none */
     bool rope_long_short;
-    bool *window_layers;    /* which layers use the window; NULL: as the architecture defines */
-    bool lists_windows;     /* files list them in any case */
-    const char *activation; /* hidden_activation, where files of the architecture say it; NULL: they do not */
+    bool *window_layers;     /* which layers use the window; NULL: as the architecture defines */
+    bool lists_windows;      /* files list them in any case */
+    uint32_t first_position; /* rows of the matrix of positions before the first one */
+    bool answers_yes;        /* a reranker that answers "yes" or "no" */
+    int64_t answers[2];      /* these tokens */
+    const char *activation;  /* hidden_activation, where files of the architecture say it; NULL: they do not */
 };
 
 /* config.c: reads config.json into the layout. TN_E_UNSUPPORTED for unknown classes and settings. */
@@ -51,7 +54,11 @@ struct config_family {
     tn_status (*order)(const struct hf_model *model, const char *base, const char *hf, struct recipe *recipe);
 };
 extern const struct config_family dense_config_families[], moe_config_families[], hybrid_config_families[],
-    latent_config_families[];
+    latent_config_families[], encoder_config_families[];
+/* embedding.c: whether the source `hf` is that of a classifier; the tensor gets the shape that its rows have. */
+bool hf_model_has_classifier(const struct hf_model *model, const char *hf, tn_arch_tensor *tensor);
+/* Sets the keys of models that embed and rank texts: pooling, labels, prompts. */
+tn_status hf_embedding_keys(const struct hf_model *model, tn_gguf_writer *writer);
 tn_status hf_model_order(const struct hf_model *model, const char *base, const char *hf, struct recipe *recipe);
 /* Keys that families of experts have, and single keys "ARCH.name"; a whole number of 0 is left out. */
 tn_status config_read_moe(struct hf_model *model);

@@ -144,6 +144,7 @@ static const struct name_variant {
     const char *arch; /* NULL: any */
     const char *variant;
 } name_variants[] = {
+    {"gpt-2", NO_NFC, "bert", "roberta-bpe"},
     {"gpt-2", NFC, "mpt", "mpt"},
     {"gpt-2", NFC, "modern-bert", "modern-bert"},
     {"gpt-2", NFC, NULL, "olmo"},

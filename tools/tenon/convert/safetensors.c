@@ -274,6 +274,27 @@ static tn_status open_shards(struct safetensors *set, const char *folder, const 
     return status;
 }
 
+/* The matrices that sentence-transformers apply after pooling are in folders of their own, all with the same names:
+ * "2_Dense/…: linear.weight" becomes "2_Dense.linear.weight". */
+static tn_status add_dense_shards(struct safetensors *set, const char *folder) {
+    for (int number = 2; number <= 3; number++) {
+        char path[PATH_MAX], file[PATH_MAX], name[320];
+        if (snprintf(path, sizeof path, "%s/%d_Dense", folder, number) >= (int)sizeof path - 32) continue;
+        snprintf(file, sizeof file, "%.*s/model.safetensors", (int)sizeof file - 32, path);
+        if (access(file, R_OK) != 0) continue;
+        size_t before = set->count;
+        TN_TRY(add_shard(set, path, "model.safetensors"));
+        for (size_t i = before; i < set->count; i++) {
+            snprintf(name, sizeof name, "%d_Dense.%.256s", number, set->tensors[i].name);
+            char *copy = tn_strdup(name);
+            if (!copy) return TN_E_NOMEM;
+            tn_free(set->tensors[i].name);
+            set->tensors[i].name = copy;
+        }
+    }
+    return TN_OK;
+}
+
 tn_status safetensors_open(const char *folder, struct safetensors **out) {
     char path[PATH_MAX];
     struct safetensors *set = tn_calloc(1, sizeof *set);
@@ -291,6 +312,7 @@ tn_status safetensors_open(const char *folder, struct safetensors **out) {
                                                    "model.safetensors.index.json",
                                                    folder);
     }
+    if (status == TN_OK) status = add_dense_shards(set, folder);
     if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_tensor_name);
     for (size_t i = 1; i < set->count && status == TN_OK; i++)
         if (strcmp(set->tensors[i - 1].name, set->tensors[i].name) == 0)

@@ -344,6 +344,8 @@ bool hf_weights_has(struct hf_weights *w, tn_arch_tensor *t) {
                (strcmp(n.base, "rope_freqs") == 0) != w->model->rope_long_short;
     struct hf_source source = {0};
     if (!find_source(w, n.base, n.layer, n.ending, &source)) return false;
+    if (strncmp(n.base, "cls", 3) == 0 && !hf_model_has_classifier(w->model, source.row->hf, t)) return false;
+    if (strcmp(n.base, "cls.output") == 0 && w->model->answers_yes) return true;
     /* Without experts the shared one is the feed-forward part. */
     if (strstr(source.row->hf, ".shared_mlp.") && !strstr(n.base, "_shexp") == (w->model->layout.experts > 0))
         return false;

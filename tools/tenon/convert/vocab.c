@@ -409,6 +409,20 @@ static tn_status set_adds_token(const struct hf_vocab *v, const char *name, cons
     return tn_gguf_writer_set_bool(v->writer, key, adds);
 }
 
+/* Whether two tokens stand between the texts of a pair, as in RoBERTa. */
+static bool pairs_have_two_separators(const struct hf_vocab *v) {
+    const json_t *post = json_object_get(v->tokenizer, "post_processor");
+    if (has_step(post, "RobertaProcessing")) return true;
+    const json_t *pair = json_object_get(find_step(post, "TemplateProcessing"), "pair");
+    size_t texts = 0, between = 0, i;
+    json_t *step;
+    json_array_foreach(pair, i, step) {
+        texts += json_object_get(step, "Sequence") != NULL;
+        between += texts == 1 && json_object_get(step, "SpecialToken");
+    }
+    return between == 2;
+}
+
 /* generation_config.json may list several end tokens; the further ones get their keys by name. */
 static tn_status set_more_ends(const struct hf_vocab *v) {
     static const struct special_token ends[] = {{"<|eot_id|>", "tokenizer.ggml.eot_token_id"},
@@ -442,6 +456,8 @@ static tn_status set_special_tokens(struct hf_vocab *v) {
         TN_TRY(tn_gguf_writer_set_u32(v->writer, "tokenizer.ggml.bos_token_id", (uint32_t)role_id(v, "cls_token")));
     if (encoder && role_id(v, "eos_token") < 0 && role_id(v, "sep_token") >= 0)
         TN_TRY(tn_gguf_writer_set_u32(v->writer, "tokenizer.ggml.eos_token_id", (uint32_t)role_id(v, "sep_token")));
+    if (encoder && pairs_have_two_separators(v))
+        TN_TRY(tn_gguf_writer_set_bool(v->writer, "tokenizer.ggml.add_sep_token", true));
     TN_TRY(set_adds_token(v, "add_bos_token", "tokenizer.ggml.add_bos_token",
                           role_id(v, encoder ? "cls_token" : "bos_token"), false));
     return set_adds_token(v, "add_eos_token", "tokenizer.ggml.add_eos_token",

@@ -65,6 +65,7 @@ bool embed_round(struct engine *e) {
         float *vector = row ? tn_malloc(size * sizeof *vector) : NULL;
         if (vector) {
             memcpy(vector, row, size * sizeof *vector);
+            if (served->ranks) *vector = tn_session_relevance(served->embedder, (int32_t)i);
             output_end_job(served, jobs[i], FINISH_EOS, &stats, "", 0, "", vector, size);
         } else {
             output_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0,

@@ -1,6 +1,7 @@
-/* POST /v1/embeddings: embedding vectors of texts. */
+/* POST /v1/embeddings and /v1/rerank: embedding vectors of texts, and their relevance to a query. */
 #include "serve.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The bytes of the floats (little-endian) in base64. */
@@ -100,7 +101,107 @@ void serve_embeddings(struct served *served, struct evhttp_request *http, json_t
         reply_problem(served->server, http, &problem);
         return;
     }
+    if (served->ranks) {
+        problem_set(&problem, 501, "this model ranks texts and makes no embeddings; POST /v1/rerank");
+        reply_problem(served->server, http, &problem);
+        return;
+    }
     struct request *r = request_new(served, http, &embed_format, "embd-");
     bool fine = r ? read_embeddings(served, r, body, &problem) : problem_set(&problem, 500, "out of memory");
+    request_start(r, http, served, fine, &problem);
+}
+
+/* ---- Ranking ---- */
+
+struct ranked_document {
+    size_t index;
+    float score;
+};
+
+static int by_score(const void *a, const void *b) {
+    const struct ranked_document *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+static void rerank_end(struct request *r) {
+    struct ranked_document *list = tn_calloc(r->n_jobs, sizeof *list);
+    json_t *results = json_array(), *documents = json_object_get(r->extra, "documents");
+    json_int_t tokens = 0;
+    size_t top = (size_t)json_integer_value(json_object_get(r->extra, "top_n"));
+    for (size_t i = 0; i < r->n_jobs; i++) {
+        tokens += r->jobs[i]->stats.n_prompt;
+        if (list) list[i] = (struct ranked_document){i, r->jobs[i]->n_vector ? r->jobs[i]->vector[0] : 0};
+    }
+    if (list) qsort(list, r->n_jobs, sizeof *list, by_score);
+    for (size_t i = 0; list && i < r->n_jobs && i < top; i++) {
+        json_t *score = json_real((double)list[i].score); /* NULL for NaN and infinity, which JSON lacks */
+        json_t *one = json_pack("{s:I, s:o}", "index", (json_int_t)list[i].index, "relevance_score",
+                                score ? score : json_null());
+        json_t *document = json_array_get(documents, list[i].index);
+        if (document) json_object_set_new(one, "document", json_pack("{s:O}", "text", document));
+        json_array_append_new(results, one);
+    }
+    tn_free(list);
+    json_t *answer = json_pack("{s:s, s:s, s:{s:I, s:I}, s:o}", "model", r->served->alias, "object", "list", "usage",
+                               "prompt_tokens", tokens, "total_tokens", tokens, "results", results);
+    reply_json(r->served->server, request_take(r), 200, answer);
+}
+
+static const struct response_format rerank_format = {embed_piece, rerank_end};
+
+/* A document is a text, or an object with one. */
+static json_t *document_text(json_t *document) {
+    return json_is_object(document) ? json_object_get(document, "text") : document;
+}
+
+static bool read_rerank(struct served *served, struct request *r, json_t *body, struct problem *problem) {
+    const char *query = NULL;
+    json_t *documents = json_object_get(body, "documents"), *texts = json_array(), *document;
+    int64_t top = (int64_t)json_array_size(documents);
+    bool echo = false;
+    size_t i;
+    if (!documents) documents = json_object_get(body, "texts");
+    if (!json_is_array(documents)) {
+        json_decref(texts);
+        return problem_set(problem, 400, "documents must be a list of texts");
+    }
+    top = (int64_t)json_array_size(documents);
+    bool fine = field_text(body, "query", &query, problem) && field_int(body, "top_n", 1, INT32_MAX, &top, problem) &&
+                field_bool(body, "return_documents", &echo, problem);
+    if (fine && !query) fine = problem_set(problem, 400, "query is missing");
+    if (fine && (!json_array_size(documents) || json_array_size(documents) > MAX_INPUTS))
+        fine = problem_set(problem, 400, "documents must be 1 to %d texts", (int)MAX_INPUTS);
+    json_array_foreach(documents, i, document) {
+        json_t *text = document_text(document);
+        if (fine && !json_is_string(text)) fine = problem_set(problem, 400, "document %zu is not a text", i);
+        if (!fine) break;
+        json_array_append(texts, text);
+        struct job *job = request_add_job(r);
+        if (!job) {
+            fine = problem_set(problem, 500, "out of memory");
+            break;
+        }
+        job->embed = true;
+        tn_status status = tn_rank_tokens(served->model, query, strlen(query), json_string_value(text),
+                                          json_string_length(text), &job->prompt);
+        fine = status == TN_OK ? prompt_check(&job->prompt, served->embed_limit + 1, problem)
+                               : problem_status(problem, status, "documents");
+    }
+    r->extra =
+        json_pack("{s:I, s:o}", "top_n", (json_int_t)top, "documents", echo ? json_incref(texts) : json_null());
+    json_decref(texts);
+    return fine;
+}
+
+void serve_rerank(struct served *served, struct evhttp_request *http, json_t *body) {
+    struct problem problem = {0};
+    if (!served->ranks) {
+        problem_set(&problem, 501, "this server does not rank; start it with --rerank and a model with a classifier");
+        reply_problem(served->server, http, &problem);
+        return;
+    }
+    struct request *r = request_new(served, http, &rerank_format, "rank-");
+    bool fine = r ? read_rerank(served, r, body, &problem) : problem_set(&problem, 500, "out of memory");
     request_start(r, http, served, fine, &problem);
 }

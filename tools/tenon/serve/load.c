@@ -145,9 +145,10 @@ static tn_session_params embed_params(const struct served *served, const tn_sess
 
 static tn_status check_embedder(struct served *served) {
     tn_session_params got = tn_session_get_params(served->embedder);
-    if (got.pooling == TN_POOLING_NONE || got.pooling == TN_POOLING_RANK)
+    if (got.pooling == TN_POOLING_NONE)
         return tn_fail(TN_E_UNSUPPORTED, "an embedding over HTTP is one vector: use --pooling mean, cls or last");
-    served->n_embd = tn_session_embedding_size(served->embedder);
+    served->ranks = got.pooling == TN_POOLING_RANK;
+    served->n_embd = served->ranks ? 1 : tn_session_embedding_size(served->embedder);
     served->embed_limit = got.n_ubatch;
     return TN_OK;
 }
@@ -226,7 +227,8 @@ static tn_status load_model(struct served *served, struct engine *e) {
     if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "the model has no tokenizer and cannot be served");
     if (!served->info.is_causal && !served->info.is_encoder)
         return tn_fail(TN_E_UNSUPPORTED, "generating text by diffusion is not supported");
-    bool generates = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
+    bool generates = !served->info.is_encoder,
+         embeds = served->info.is_encoder || served->server->embeddings || served->info.pooling == TN_POOLING_RANK;
     /* Models that are loaded on demand leave room for each other. */
     if (!p.n_ctx && !p.n_budgets && served->server->on_demand)
         p.n_ctx = served->info.n_ctx_train < SHARED_CONTEXT ? served->info.n_ctx_train : SHARED_CONTEXT;

@@ -172,6 +172,7 @@ struct served {
     char context_note[128];      /* where the context was left open: why it is n_pool */
     bool shifts;                 /* a request whose context is full goes on without its oldest tokens */
     int32_t n_embd, embed_limit; /* floats of an embedding; max tokens of a text to embed */
+    bool ranks;                  /* texts are ranked instead: the embedding is one relevance */
     tn_fit planned;
     atomic_size_t planned_bytes; /* on all devices, for --models-memory */
     char *plan_svg;              /* the plan as a picture, or NULL */
@@ -362,8 +363,8 @@ json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_
 
 /* ---- Handlers ---- */
 
-handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses; /* generation */
-handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings;           /* text */
+handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses;     /* generation */
+handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings, serve_rerank; /* text */
 handler serve_adapters, serve_adapter_scales;
 handler serve_health, serve_models, serve_props, serve_slots, serve_slot_action, serve_metrics, serve_memory,
     serve_plan, serve_frontier, serve_tokenizer_info;
