@@ -269,11 +269,12 @@ static void test_windows_and_other_architectures(void **state) {
     }
 }
 
-/* Recurrent state, latent rows, and both: with convolutions, decays per head and per channel, and the delta rule. */
-static void test_recurrent_and_latent_layers(void **state) {
+/* Recurrent state (with convolutions, decays per head and per channel, the delta rule), latent rows, and both;
+ * selected positions. */
+static void test_recurrent_latent_and_sparse_layers(void **state) {
     (void)state;
-    static const char *const archs[] = {"jamba",       "mamba2",    "qwen3next", "minimax-01",
-                                        "kimi-linear", "deepseek2", "falcon-h1", "lfm2"};
+    static const char *const archs[] = {"jamba",     "mamba2", "qwen3next", "minimax-01", "kimi-linear", "deepseek2",
+                                        "falcon-h1", "lfm2",   "glm-dsa",   "minimax-m3", "kimi-k3"};
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i += is_generic() ? 5 : 1) {
         const tiny_options o = {.arch = archs[i], .type = TN_F16, .vocab = VOCAB, .context = 4096, .seed = 5};
         check_all(archs[i], &o, i % 2 ? TN_F16 : TN_F32);
@@ -363,7 +364,7 @@ int main(void) {
         cmocka_unit_test(test_every_type_of_weights),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_windows_and_other_architectures),
-        cmocka_unit_test(test_recurrent_and_latent_layers),
+        cmocka_unit_test(test_recurrent_latent_and_sparse_layers),
         cmocka_unit_test(test_long_texts),
     };
     int failed = 0;

@@ -104,8 +104,78 @@ static void aborted_batches_leave_no_checkpoints(void **state) {
     on_archs(true, check_aborted, POOL, KEPT);
 }
 
+/* ---- In the plan ---- */
+
+static tn_checkpoint_plan plan_of(tn_model *m, const tn_session_params *p, size_t *cache) {
+    tn_session_plan *plan;
+    tn_fit fit;
+    assert_ok(tn_session_plan_new(m, p, &plan));
+    assert_ok(tn_session_plan_fit(plan, &fit));
+    const tn_checkpoint_plan c = tn_session_plan_checkpoints(plan);
+    *cache = fit.devices[0].cache;
+    tn_fit_free(&fit);
+    tn_session_plan_free(plan);
+    return c;
+}
+
+/* The plan says how many there are, how far apart, and what one adds to the cache. */
+static void check_plan(const char *arch, bool states, bool windows) {
+    const tiny_options options = {.arch = arch, .context = POOL, .vocab = VOCAB};
+    tn_model *m;
+    size_t cache[2];
+    assert_ok(tiny_model_write(prefix_model_path, &options));
+    assert_ok(tn_model_open(prefix_model_path, NULL, &m));
+    tn_session_params p = prefix_params(2 * POOL, 64);
+    p.n_checkpoints = 8;
+    const tn_checkpoint_plan eight = plan_of(m, &p, &cache[0]);
+    p.n_checkpoints = 16;
+    const tn_checkpoint_plan more = plan_of(m, &p, &cache[1]);
+    if (!states && !windows) {
+        assert_true(eight.n == 0 && eight.every == 0 && eight.states == 0 && eight.window == 0);
+        assert_int_equal(cache[0], cache[1]);
+        tn_model_close(m);
+        return;
+    }
+    assert_true(eight.n == 8 && more.n == 16);
+    assert_true((eight.states > 0) == states && (eight.window > 0) == windows);
+    assert_true(eight.states == more.states && eight.window == more.window);
+    if (cache[1] - cache[0] != 8 * (eight.states + eight.window))
+        fail_msg("%s: eight checkpoints take %zu bytes, planned are %zu", arch, cache[1] - cache[0],
+                 8 * (eight.states + eight.window));
+    /* A text of the trained length makes half of those that fit. */
+    assert_int_equal(eight.every, 2 * POOL / 8);
+    assert_int_equal(more.every, 2 * POOL / 16);
+    p.n_checkpoints = 64;
+    assert_int_equal(plan_of(m, &p, cache).every, 128);
+    p.n_checkpoints = 8;
+    p.cache_ram = 1 << 20;
+    const int32_t with_ram = plan_of(m, &p, cache).every;
+    assert_true(states ? with_ram >= 128 && with_ram < eight.every : with_ram == 0);
+    p.cache_ram = 0;
+    p.checkpoint_every = 33;
+    assert_int_equal(plan_of(m, &p, cache).every, 33);
+    p.checkpoint_every = -1;
+    assert_int_equal(plan_of(m, &p, cache).every, 0);
+    p.checkpoint_every = -2;
+    tn_session_plan *plan;
+    assert_fails(TN_E_INVALID, tn_session_plan_new(m, &p, &plan));
+    p.checkpoint_every = 0;
+    p.n_prefixes = p.n_checkpoints = 0;
+    assert_int_equal(plan_of(m, &p, cache).n, 0);
+    tn_model_close(m);
+}
+static void checkpoints_are_planned(void **state) {
+    (void)state;
+    check_plan("llama", false, false);
+    check_plan("mamba2", true, false);
+    check_plan("jamba", true, false);
+    check_plan("gemma3", false, true);
+    assert_int_equal(tn_session_plan_checkpoints(NULL).n, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checkpoints_are_planned),
         cmocka_unit_test(checkpoints_serve_branches),
         cmocka_unit_test(checkpoints_come_at_intervals),
         cmocka_unit_test(aborted_batches_leave_no_checkpoints),
