@@ -147,10 +147,10 @@ static void check_plan(const char *arch, bool states, bool windows) {
     assert_int_equal(more.every, 2 * POOL / 16);
     p.n_checkpoints = 64;
     assert_int_equal(plan_of(m, &p, cache).every, 128);
-    p.n_checkpoints = 8;
-    p.cache_ram = 1 << 20;
-    const int32_t with_ram = plan_of(m, &p, cache).every;
-    assert_true(states ? with_ram >= 128 && with_ram < eight.every : with_ram == 0);
+    p.n_checkpoints = 2;
+    p.cache_ram = states ? 14 * eight.states : 1 << 20;
+    const tn_checkpoint_plan with_ram = plan_of(m, &p, cache);
+    assert_int_equal(with_ram.every, states ? 2 * POOL / 16 : 0);
     p.cache_ram = 0;
     p.checkpoint_every = 33;
     assert_int_equal(plan_of(m, &p, cache).every, 33);

@@ -88,6 +88,26 @@ static void checkpoints_come_back(void **state) {
     on_every_arch(check_tier_checkpoints, &p);
 }
 
+/* When rows for states run out, states move to host memory and cells stay on the device. */
+static void states_move_alone(void **state) {
+    (void)state;
+    tier_case c;
+    tn_token text[CONTEXT];
+    tn_session_params p = tier_params(POOL, 8, 4 * RAM, 0);
+    p.n_checkpoints = 1; /* with one per sequence and a spare one, five rows */
+    open_tiers(&c, "jamba", &p);
+    for (uint32_t i = 0; i < 7; i++) {
+        make_text(text, CONTEXT, 300 + i);
+        assert_int_equal(serve_text(&c, 0, text, 60, "cold"), 0);
+    }
+    assert_int_equal(tn_session_prefix_usage(c.warm).kept, 7);
+    make_text(text, CONTEXT, 300);
+    assert_int_equal(serve_text(&c, 0, text, 61, "with its state"), 60);
+    assert_int_equal(tn_session_tier_usage(c.warm).host_tokens, 0);
+    assert_int_equal(tn_session_tier_usage(c.warm).dropped, 0);
+    close_tiers(&c);
+}
+
 static void check_disk(tier_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
     if (tn_model_get_info(c->model).is_recurrent) {
@@ -406,6 +426,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_gives_what_was_computed),
         cmocka_unit_test(checkpoints_come_back),
+        cmocka_unit_test(states_move_alone),
         cmocka_unit_test(disks_give_what_was_computed_after_a_restart),
         cmocka_unit_test(blocks_are_kept_once),
         cmocka_unit_test(keys_models_and_settings_are_separate),
