@@ -69,6 +69,12 @@ check_cli_doc() {
     return 1
 }
 
+check_flags_doc() {
+    "$build/bin/tenon" help --flags | cmp -s docs/flags.md - && return 0
+    echo "docs/flags.md is not what the tables of options say: make docs"
+    return 1
+}
+
 check_arch_doc() {
     "$build/bin/tenon" help --architectures | cmp -s docs/architectures.md - && return 0
     echo "docs/architectures.md is not what the architecture table says: make docs"
@@ -89,6 +95,7 @@ step "local names" scripts/check_names.py
 step "retired words" scripts/check_words.py
 step "length of pages" scripts/check_docs.sh
 step "docs/cli.md" check_cli_doc
+step "docs/flags.md" check_flags_doc
 step "docs/architectures.md" check_arch_doc
 step "docs/api.md" check_api_doc
 step "cppcheck" check_cppcheck
