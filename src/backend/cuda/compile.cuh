@@ -78,6 +78,7 @@ tn_status compile_add_id(const compilation &c, const tn_tensor *t);
 tn_status compile_region(const compilation &c, const tn_tensor *t); // acc, set
 tn_status compile_concat(const compilation &c, const tn_tensor *t);
 tn_status compile_repeat(const compilation &c, const tn_tensor *t);
+tn_status compile_arange(const compilation &c, const tn_tensor *t);
 tn_status compile_norm(const compilation &c, const tn_tensor *t);
 tn_status compile_soft_max(const compilation &c, const tn_tensor *t);
 tn_status compile_rope(const compilation &c, const tn_tensor *t);

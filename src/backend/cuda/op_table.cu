@@ -97,6 +97,7 @@ struct op_table {
 
         rows[TN_OP_CONCAT] = {compile_concat};
         rows[TN_OP_REPEAT] = {compile_repeat};
+        rows[TN_OP_ARANGE] = {compile_arange};
         rows[TN_OP_ACC] = {compile_region};
         rows[TN_OP_SET] = {compile_region};
         rows[TN_OP_GET_ROWS] = {compile_get_rows, supports_get_rows};

@@ -202,6 +202,16 @@ tn_status compile_repeat(const compilation &c, const tn_tensor *t) {
                        (char *)t->data, shape4_of(t->src[0]), shape4_of(t), (int)tn_type_bytes(t->type), n);
 }
 
+__global__ static void arange_kernel(float *z, float start, float step, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) z[i] = (float)((double)start + (double)step * (double)i);
+}
+tn_status compile_arange(const compilation &c, const tn_tensor *t) {
+    int64_t n = tn_nelements(t);
+    return add_ordered(c, KERNEL(arange_kernel), dim3(blocks_for(n, 256)), 256, 0, (float *)t->data,
+                       t->params.arange.start, t->params.arange.step, n);
+}
+
 // acc and set: y is added to a region of x, or written over it. compile_region() copies x before, unless the result
 // has the memory of x.
 __global__ static void region_kernel(char *x, const char *y, shape4 ys, int64_t nb1, int64_t nb2, int64_t nb3,
