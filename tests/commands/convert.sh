@@ -133,7 +133,7 @@ fi
 # ---- Recurrent layers and latent attention ----
 if [ -x "$build/tests/zoo" ] && [ -d "$golden/hf-zoo" ]; then
     MODES="batch pairs" TENON_GOLDEN=$golden "$here/zoo/hf.sh" "$build" mamba mamba2 jamba bamba falcon_h1 granitemoehybrid nemotron_h \
-        lfm2 lfm2_moe qwen3_next qwen3_5_text qwen3_5_moe_text deepseek_v2 deepseek_v3 glm4_moe_lite kimi_linear gemma4_text > "$work/out" 2>&1 ||
+        lfm2 lfm2_moe qwen3_next qwen3_5_text qwen3_5_moe_text deepseek_v2 deepseek_v3 glm4_moe_lite deepseek_v32 glm_moe_dsa kimi_linear gemma3n_text gemma4_text > "$work/out" 2>&1 ||
         failed "hf-zoo: $(cat "$work/out")"
     zoo() { rm -rf "$work/folder"; cp -r "$golden/hf-zoo/$1" "$work/folder"; chmod -R u+w "$work/folder"; }
     zoo mamba2; sed -i 's/"use_bias": false/"use_bias": true/' "$work/folder/config.json"; refused "a mixer with biases" 'biases'
