@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { UBATCH = 4, CTX = 128, TOKENS = 22 };
 
@@ -337,8 +338,51 @@ static void every_allocation_may_fail(void **state) {
     reference_free(&g);
 }
 
+/* States of recurrent layers after any token of a prompt in flight: sequences that begin with them have the same
+ * bits.
+ */
+static void checkpoints_in_flight_hold_their_states(void **state) {
+    (void)state;
+    char path[64], specs[2][3][96];
+    snprintf(path, sizeof path, "/tmp/tenon-flight-%d.gguf", (int)getpid());
+    const tiny_options options = {.arch = "mamba2", .layers = 4, .context = CTX, .vocab = 64};
+    assert_ok(tiny_model_write(path, &options));
+    tn_model *opened[2];
+    tn_session *sessions[2];
+    tn_token tokens[TOKENS];
+    bool checkpoints[TOKENS] = {[1] = true, [3] = true, [12] = true, [15] = true, [16] = true};
+    for (int i = 0; i < TOKENS; i++) tokens[i] = 3 + i * 7 % 50;
+    for (int i = 0; i < 2; i++) {
+        tn_session_params p = params(2, "state", i, specs[i]);
+        p.n_prefixes = p.n_checkpoints = 8;
+        assert_ok(tn_model_open(path, NULL, &opened[i]));
+        make_exactly(opened[i], &p, &sessions[i]);
+        assert_int_equal(runs_in_flight(sessions[i], true), i ? 1 : 4);
+        int32_t taken;
+        assert_ok(tn_session_prefix_take(sessions[i], 0, 0, tokens, 0, &taken));
+    }
+    both(sessions, (tn_batch){.n_tokens = TOKENS, .tokens = tokens, .checkpoints = checkpoints}, 64);
+    for (int n = TOKENS; n > 1; n--) {
+        int32_t taken[2], expected = n - 1, seqs[TOKENS];
+        while (expected && !checkpoints[expected - 1]) expected--;
+        for (int i = 0; i < TOKENS; i++) seqs[i] = 1;
+        for (int i = 0; i < 2; i++) {
+            assert_ok(tn_session_prefix_take(sessions[i], 1, 0, tokens, n - 1, &taken[i]));
+            assert_int_equal(taken[i], expected);
+        }
+        both(sessions, (tn_batch){.n_tokens = n - expected, .tokens = tokens + expected, .seqs = seqs}, 64);
+        for (int i = 0; i < 2; i++) assert_ok(tn_session_seq_remove(sessions[i], 1, 0, -1));
+    }
+    for (int i = 0; i < 2; i++) {
+        tn_session_free(sessions[i]);
+        tn_model_close(opened[i]);
+    }
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checkpoints_in_flight_hold_their_states),
         cmocka_unit_test(prompts_in_flight_give_the_same_bits),
         cmocka_unit_test(only_layers_on_several_devices_are_worth_it),
         cmocka_unit_test(tight_devices_go_without),

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LISTS_MOST = 12, ROWS_MOST = 32, BATCH = 16 };
+enum { LISTS_MOST = 48, ROWS_MOST = 64, BATCH = 16 };
 
 typedef struct model_list {
     uint32_t text; /* stands for the tokens: changes with every one */
@@ -186,6 +186,7 @@ static void tables_agree_with_a_plain_model(void **state) {
     random_operations(1, 4, 1, 2);
     random_operations(3, 4, 2, 3);
     random_operations(8, 4, 8, 4);
+    random_operations(40, 8, 8, 5);
 }
 
 /* A shared state is not written to, and gaps in the positions are refused. */
