@@ -131,9 +131,9 @@ static column_range faster_columns(const device_description &d, int type) {
     switch (type) {
     case TN_Q4_K:
     case TN_Q4_0:
-    case TN_Q8_0: return {5, 512};
+    case TN_Q8_0: return {4, 512};
     case TN_Q5_K:
-    case TN_Q6_K: return {5, 384};
+    case TN_Q6_K: return {4, 384};
     case TN_IQ4_NL:
     case TN_IQ4_XS:
     case TN_MXFP4: return {2, 256};
