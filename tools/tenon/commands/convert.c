@@ -114,6 +114,16 @@ static tn_status convert_model(struct conversion *c, const struct args *args) {
     return tn_gguf_writer_finish(c->writer);
 }
 
+static int convert_adapter(const struct args *args) {
+    const char *base = args_text(args, "base");
+    size_t n = 0;
+    if (!base) return fail_usage(args, "%s is an adapter: name the folder of its model with --base", args->values[0]);
+    const tn_status status = peft_convert(args->values[0], base, args->values[1], (int)args_int(args, "threads"), &n);
+    if (status != TN_OK) return fail_status(status, "convert");
+    printf("%s: LoRA adapter of %zu weights\n", args->values[1], n);
+    return EXIT_OK;
+}
+
 static int run_convert(const struct args *args) {
     struct conversion c = {0};
     char bytes[HUMAN_SIZE], count[HUMAN_SIZE];
@@ -121,6 +131,7 @@ static int run_convert(const struct args *args) {
     const bool force = args_flag(args, "force"), split = args_size(args, "max-size") > 0;
     int code = split ? check_split_output(args->values[1], force) : check_output(args->values[1], force, NULL, 0);
     if (code) return code;
+    if (is_peft_folder(args->values[0])) return convert_adapter(args);
     tn_status status = convert_model(&c, args);
     if (status == TN_OK) {
         if (c.weights) hf_weights_report(c.weights);
@@ -151,6 +162,10 @@ static const struct option options[] = {
      .value = "SIZE",
      .kind = OPTION_SIZE,
      .help = "split the result into files of at most this size"},
+    {.name = "base",
+     .value = "FOLDER",
+     .kind = OPTION_TEXT,
+     .help = "of a LoRA adapter: the folder of its model, of which config.json is read"},
     OPTION_THREADS,
     OPTION_FORCE,
     {0},
@@ -167,8 +182,11 @@ const struct command command_convert = {
     .details = "FOLDER holds config.json, model.safetensors (or its shards with their index), tokenizer.json or "
                "tokenizer.model, and usually tokenizer_config.json and a chat template.\n\n"
                "tenon help --architectures lists the model classes that can be converted. "
-               "Of vision models only the language model is converted.",
+               "Of vision models only the language model is converted.\n\n"
+               "A PEFT folder, with adapter_config.json and adapter_model.safetensors, becomes a LoRA adapter for "
+               "--lora and tenon lora.",
     .examples = "tenon convert ./Qwen3-0.6B qwen3.gguf\n"
-                "tenon convert ./Llama-3.2-1B-Instruct llama.gguf --type Q4_K_M\n",
+                "tenon convert ./Llama-3.2-1B-Instruct llama.gguf --type Q4_K_M\n"
+                "tenon convert ./my-adapter adapter.gguf --base ./Qwen3-0.6B\n",
     .run = run_convert,
 };

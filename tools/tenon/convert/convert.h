@@ -98,6 +98,18 @@ tn_status hf_weights_rows(void *weights, size_t tensor, int64_t first, int64_t c
 /* Warns about tensors in the folder that were not used. */
 void hf_weights_report(const struct hf_weights *weights);
 
+/* Matrices of a PEFT adapter, `which` of 'A' and 'B', under the names of the weights that they change. */
+tn_status hf_weights_open_lora(struct hf_model *model, const char *folder, char which, struct hf_weights **out);
+/* The dimensions of a tensor's source; false where there is none. */
+bool hf_weights_shape(struct hf_weights *weights, const char *name, int64_t *columns, int64_t *rows);
+/* Adds a tensor whose rows are those of its source, in their order. */
+tn_status hf_weights_add_plain(struct hf_weights *weights, const char *name);
+const char *hf_weights_unused(const struct hf_weights *weights); /* a tensor that was not used, or NULL */
+
+/* peft.c: converts a folder with adapter_config.json, for the model in the folder `base`, to an adapter in `out`. */
+bool is_peft_folder(const char *folder);
+tn_status peft_convert(const char *folder, const char *base, const char *out, int threads, size_t *n_weights);
+
 /* vocab.c: sets all tokenizer.* keys. `pre` overrides the detected pre-tokenizer when not NULL. */
 tn_status hf_vocab_keys(const struct hf_model *model, const char *pre, tn_gguf_writer *writer);
 /* pretokenizer.c: the GGUF name of the pre-tokenizer in tokenizer.json, or NULL; `what` receives its patterns. */

@@ -295,6 +295,23 @@ static tn_status add_dense_shards(struct safetensors *set, const char *folder) {
     return TN_OK;
 }
 
+void safetensors_sort(struct safetensors *set) {
+    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_tensor_name);
+}
+
+tn_status safetensors_open_file(const char *folder, const char *name, struct safetensors **out) {
+    struct safetensors *set = tn_calloc(1, sizeof *set);
+    *out = NULL;
+    if (!set) return TN_E_NOMEM;
+    const tn_status status = add_shard(set, folder, name);
+    safetensors_sort(set);
+    if (status != TN_OK)
+        safetensors_close(set);
+    else
+        *out = set;
+    return status;
+}
+
 tn_status safetensors_open(const char *folder, struct safetensors **out) {
     char path[PATH_MAX];
     struct safetensors *set = tn_calloc(1, sizeof *set);

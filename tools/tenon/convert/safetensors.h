@@ -29,11 +29,15 @@ struct safetensors;
 
 /* Opens FOLDER/model.safetensors, or the shards of FOLDER/model.safetensors.index.json. */
 tn_status safetensors_open(const char *folder, struct safetensors **out);
+/* Opens FOLDER/NAME alone. */
+tn_status safetensors_open_file(const char *folder, const char *name, struct safetensors **out);
 void safetensors_close(struct safetensors *set);
 
 size_t safetensors_count(const struct safetensors *set);
 struct safetensors_tensor *safetensors_at(const struct safetensors *set, size_t index); /* sorted by name */
 struct safetensors_tensor *safetensors_find(const struct safetensors *set, const char *name);
+
+void safetensors_sort(struct safetensors *set); /* after tensors were renamed */
 
 size_t safetensors_type_bytes(enum safetensors_type type);
 const char *safetensors_type_name(enum safetensors_type type);

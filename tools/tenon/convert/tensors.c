@@ -16,6 +16,7 @@ struct hf_weights {
     struct safetensors *set;
     struct recipe *recipes;
     size_t count, capacity;
+    bool low_rank; /* matrices of a LoRA adapter, under the names of the weights that they change */
 };
 
 /* The row of the source that becomes row r of the result. */
@@ -411,6 +412,11 @@ tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, con
     order_rows(w, &p, &source, base, ending);
     p.any_shape = strncmp(base, "ssm_", 4) == 0 || strncmp(base, "shortconv.", 10) == 0;
     tn_status status = hf_model_order(w->model, base, source.row->hf, &p);
+    if (status == TN_OK && w->low_rank) {
+        p.transposed = p.any_shape = false; /* adapters have rows of outputs in any case */
+        if (p.column_map || p.decay || p.blocks || p.matrices > 1)
+            status = tn_fail(TN_E_UNSUPPORTED, "an adapter changes \"%s\": its conversion is not supported", name);
+    }
     if (status == TN_OK) status = add_sources(w, &p, &source, n.layer, ending);
     if (status == TN_OK) status = check_sources(&p, name);
     if (status == TN_OK) status = add_recipe(w, &p);
@@ -440,6 +446,73 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     if (json_is_true(tie) && output) source.tensor->used = true;
     *out = w;
     return TN_OK;
+}
+
+/* "base_model.model.X.lora_A.weight" becomes "X.weight". */
+static tn_status rename_low_rank(const char *folder, struct safetensors_tensor *t, char which) {
+    static const char prefix[] = "base_model.model.";
+    char *ending = strstr(t->name, ".lora_");
+    const bool is_matrix = ending && (ending[6] == 'A' || ending[6] == 'B') &&
+                           (strcmp(ending + 7, ".weight") == 0 || strcmp(ending + 7, ".default.weight") == 0);
+    if (!is_matrix || strncmp(t->name, prefix, sizeof prefix - 1) != 0)
+        return tn_fail(TN_E_UNSUPPORTED,
+                       "%s: tensor \"%s\" is not a LoRA matrix of a linear layer: its conversion is not supported",
+                       folder, t->name);
+    if (ending[6] != which) {
+        t->used = true; /* of the other half */
+        return TN_OK;
+    }
+    memcpy(ending, ".weight", sizeof ".weight");
+    memmove(t->name, t->name + sizeof prefix - 1, strlen(t->name + sizeof prefix - 1) + 1);
+    return TN_OK;
+}
+
+tn_status hf_weights_open_lora(struct hf_model *model, const char *folder, char which, struct hf_weights **out) {
+    struct hf_weights *w = tn_calloc(1, sizeof *w);
+    *out = NULL;
+    if (!w) return TN_E_NOMEM;
+    w->model = model;
+    w->low_rank = true;
+    tn_status status = safetensors_open_file(folder, "adapter_model.safetensors", &w->set);
+    for (size_t i = 0; status == TN_OK && i < safetensors_count(w->set); i++)
+        status = rename_low_rank(folder, safetensors_at(w->set, i), which);
+    if (status != TN_OK) {
+        hf_weights_close(w);
+        return status;
+    }
+    safetensors_sort(w->set);
+    *out = w;
+    return TN_OK;
+}
+
+bool hf_weights_shape(struct hf_weights *w, const char *name, int64_t *columns, int64_t *rows) {
+    const struct tensor_name n = split_tensor_name(name);
+    struct hf_source source = {0};
+    if (strcmp(n.ending, "weight") != 0 || !find_source(w, n.base, n.layer, n.ending, &source)) return false;
+    if (source.tensor->n_dims != 2) return false;
+    *rows = source.tensor->shape[0];
+    *columns = source.tensor->shape[1];
+    return true;
+}
+
+tn_status hf_weights_add_plain(struct hf_weights *w, const char *name) {
+    const struct tensor_name n = split_tensor_name(name);
+    struct hf_source source = {0};
+    struct recipe p = {.matrices = 1, .step = 1};
+    if (!hf_weights_shape(w, name, &p.columns, &p.rows) || !find_source(w, n.base, n.layer, n.ending, &source))
+        return tn_fail(TN_E_NOT_FOUND, "the adapter has only one of the two matrices of \"%s\"", name);
+    p.source_rows = p.rows;
+    tn_status status = add_sources(w, &p, &source, n.layer, n.ending);
+    if (status == TN_OK) status = check_sources(&p, name);
+    if (status == TN_OK) status = add_recipe(w, &p);
+    if (status != TN_OK) free_recipe(&p);
+    return status;
+}
+
+const char *hf_weights_unused(const struct hf_weights *w) {
+    for (size_t i = 0; i < safetensors_count(w->set); i++)
+        if (!safetensors_at(w->set, i)->used) return safetensors_at(w->set, i)->name;
+    return NULL;
 }
 
 void hf_weights_close(struct hf_weights *w) {
