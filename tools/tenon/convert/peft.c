@@ -50,6 +50,7 @@ static tn_status add_peft_weight(void *user, const tn_arch_tensor *wanted) {
     struct peft_adapter *p = user;
     int64_t in, rank, a_rank, rows;
     tn_type raw;
+    if (strncmp(wanted->name, "cls", 3) == 0) return TN_OK; /* heads of classifiers share names with the output */
     if (!hf_weights_shape(p->b, wanted->name, &rank, &rows)) return TN_OK;
     if (p->count == p->capacity) {
         const size_t capacity = p->capacity ? 2 * p->capacity : 256;
