@@ -313,7 +313,8 @@ static tn_status read_world(struct hf_vocab *v, const char *pre, const char *fil
         if (made == SIZE_MAX || made != strtoul(close + 1, NULL, 10))
             return bad_line(v, file, number, "has a text that is malformed or not as long as it says");
         if (made > LONGEST_RANKED) return bad_line(v, file, number, "has a text that is too long");
-        tn_gguf_str kept = vocab_keep(v, "", (tn_gguf_str){escaped, escape_bytes(text, made, escaped)});
+        size_t size_escaped = escape_bytes(text, made, escaped);
+        tn_gguf_str kept = vocab_keep(v, "", (tn_gguf_str){escaped, size_escaped});
         TN_TRY(vocab_put(v, strtol(line.data, NULL, 10), kept, NORMAL, 0));
     }
     /* A blank line ends a turn; there is no token for it. */
