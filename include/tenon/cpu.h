@@ -36,6 +36,8 @@ typedef struct tn_threadpool_params {
     bool strict;                 /* thread i uses the i-th processor of the mask only; otherwise all share the mask */
     tn_numa_policy numa;         /* used without a mask */
     bool paused;                 /* start paused */
+    /* Threads of programs that multiply single rows, as decoding one token does; 0: all. The others use all. */
+    int n_decode;
 } tn_threadpool_params;
 TN_API tn_threadpool_params tn_threadpool_params_default(int n_threads);
 
@@ -45,6 +47,7 @@ TN_API tn_threadpool_params tn_threadpool_params_default(int n_threads);
 TN_API tn_status tn_threadpool_new(const tn_threadpool_params *params, tn_threadpool **pool) TN_MUST_CHECK;
 TN_API void tn_threadpool_free(tn_threadpool *pool);
 TN_API int tn_threadpool_size(const tn_threadpool *pool);
+TN_API int tn_threadpool_decode_size(const tn_threadpool *pool); /* n_decode, or the size */
 TN_API void tn_threadpool_pause(tn_threadpool *pool);
 TN_API void tn_threadpool_resume(tn_threadpool *pool);
 

@@ -11,7 +11,7 @@ run() { "$tenon" run -n 4 --temp 0 "$@" < /dev/null; }
 expected=$(run 2> /dev/null)
 for options in "-ngl all" "-ngl auto" "-ngl -1" "-t -1" "-dev none" "-dev CPU" "-ot exps=CPU,ffn=cpu" "-ot blk\\.[0-9]{1,2}\\.=CPU" \
     "-sm none" "-fa auto" "-fa" "--no-mmap" "-lm none" "-lm mmap+mlock" "--numa distribute" "--numa isolate" "--numa numactl" \
-    "-C 0x1" "-Cr 0-0 --cpu-strict 1" "--poll 0" "--poll 100" "--prio -1" "-nr" "--no-pack" "--no-perf" "-rea off" "--top-k -1"; do
+    "-t 1 -tb 2" "-t 2 -tb 1" "-C 0x1" "-Cr 0-0 --cpu-strict 1" "--poll 0" "--poll 100" "--prio -1" "-nr" "--no-pack" "--no-perf" "-rea off" "--top-k -1"; do
     # shellcheck disable=SC2086
     same "run $options" "$expected" "$(run $options 2> "$work/err")"
 done

@@ -322,7 +322,7 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
     p->arranged_nodes = tn_calloc(n_nodes, sizeof *p->arranged_nodes);
     if (!p->nodes || !p->arranged_nodes) goto out_of_memory;
 
-    int64_t widest = 1;
+    int64_t widest = 1, rows = 0; /* of matrix multiplications */
     size_t row_local = 0;
     for (size_t i = 0; i < n_nodes; i++) {
         if (!is_work(nodes[i])) continue;
@@ -337,8 +337,10 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
         info->cost = cost_of(nodes[i], op);
         info->tiny = info->cost < cpu->tiny_ns || units_of(nodes[i], op) <= 1;
         if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));
+        if (nodes[i]->op == TN_OP_MUL_MAT) rows = TN__MAX(rows, tn_nrows(nodes[i]));
     }
-    p->n_threads = (int)TN__MIN((int64_t)cpu->n_threads, widest);
+    const int limit = rows == 1 ? TN__MIN(cpu->n_threads, tn_threadpool_decode_size(cpu->pool)) : cpu->n_threads;
+    p->n_threads = (int)TN__MIN((int64_t)limit, widest);
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         cpu_node *info = &p->nodes[i];
         const int nth = info->tiny ? 1 : p->n_threads;

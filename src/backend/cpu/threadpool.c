@@ -127,6 +127,7 @@ tn_status tn_threadpool_new(const tn_threadpool_params *params, tn_threadpool **
     tn_threadpool_params p = params ? *params : tn_threadpool_params_default(0);
     if (p.n_threads < 0 || p.n_threads > TN_MAX_THREADS)
         return tn_fail(TN_E_INVALID, "%d threads: must be 0 to %d", p.n_threads, TN_MAX_THREADS);
+    if (p.n_decode < 0) return tn_fail(TN_E_INVALID, "%d threads for decoding: must not be negative", p.n_decode);
     if (p.poll < 0 || p.poll > 100) return tn_fail(TN_E_INVALID, "poll level %d: must be 0 to 100", p.poll);
     if ((unsigned)p.priority > TN_PRIORITY_REALTIME) return tn_fail(TN_E_INVALID, "unknown thread priority");
     if ((unsigned)p.numa > TN_NUMA_LOCAL) return tn_fail(TN_E_INVALID, "unknown NUMA policy");
@@ -173,6 +174,10 @@ void tn_threadpool_free(tn_threadpool *pool) {
 }
 
 int tn_threadpool_size(const tn_threadpool *pool) { return pool ? pool->n_threads : 0; }
+int tn_threadpool_decode_size(const tn_threadpool *pool) {
+    const int n = pool ? pool->params.n_decode : 0;
+    return n > 0 && n < tn_threadpool_size(pool) ? n : tn_threadpool_size(pool);
+}
 
 /* Starts a run without workers, which makes all of them, including those that spin, check `paused` again. */
 static void set_paused(tn_threadpool *pool, bool paused) {

@@ -60,7 +60,9 @@ static uint64_t hash_model(const tn_model *m) {
 
 static uint64_t hash_plan_params(const tn_session_params *p) {
     const int threads = p->threads ? tn_threadpool_size(p->threads) : p->n_threads ? p->n_threads : tn_cpu_count();
-    const int64_t numbers[] = {p->n_ctx,
+    const int decode_threads = p->threads ? tn_threadpool_decode_size(p->threads) : threads;
+    const int64_t numbers[] = {decode_threads == threads ? 0 : decode_threads,
+                               p->n_ctx,
                                p->n_batch,
                                p->n_ubatch,
                                p->n_seqs,

@@ -250,6 +250,35 @@ static void threads_go_on_with_their_own_rows_and_the_last_row_named_wins(void *
     }
 }
 
+static void single_rows_have_threads_of_their_own_number(void **state) {
+    (void)state;
+    tn_arena *a;
+    tn_threadpool *pool;
+    tn_stream *stream;
+    tn_device *cpu;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 16 << 20}, &a));
+    tn_threadpool_params params = tn_threadpool_params_default(3);
+    params.n_decode = 2;
+    assert_ok(tn_threadpool_new(&params, &pool));
+    assert_int_equal(tn_threadpool_size(pool), 3);
+    assert_int_equal(tn_threadpool_decode_size(pool), 2);
+    assert_ok(tn_device_find("cpu", &cpu));
+    assert_ok(tn_stream_new(cpu, &(tn_stream_params){.threads = pool}, &stream));
+    tn_tensor *weights = tn_tensor_nd(a, TN_F32, 512, 1024);
+    tn_tensor *one = tn_mul_mat(a, weights, tn_tensor_nd(a, TN_F32, 512)),
+              *many = tn_mul_mat(a, weights, tn_tensor_nd(a, TN_F32, 512, 8));
+    tn_program *program;
+    assert_ok(tn_program_new(stream, &one, 1, &program));
+    assert_int_equal(tn__cpu_program_threads(program), 2);
+    tn_program_free(program);
+    assert_ok(tn_program_new(stream, &many, 1, &program));
+    assert_int_equal(tn__cpu_program_threads(program), 3);
+    tn_program_free(program);
+    tn_stream_free(stream);
+    tn_threadpool_free(pool);
+    tn_arena_free(a);
+}
+
 static void threads_are_no_more_than_the_widest_node_can_use(void **state) {
     (void)state;
     tn_arena *a;
@@ -277,6 +306,7 @@ int main(void) {
         cmocka_unit_test(independent_products_share_a_step_and_tiny_nodes_too),
         cmocka_unit_test(threads_go_on_with_their_own_rows_and_the_last_row_named_wins),
         cmocka_unit_test(threads_are_no_more_than_the_widest_node_can_use),
+        cmocka_unit_test(single_rows_have_threads_of_their_own_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

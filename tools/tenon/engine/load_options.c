@@ -29,6 +29,15 @@ static const struct option load_table[] = {
      .choices = "auto none mmap mlock mmap+mlock",
      .help = "--mmap and --mlock in one option: none is --no-mmap, mlock is --no-mmap --mlock",
      .env = "LLAMA_ARG_LOAD_MODE"},
+    {.name = "threads-batch",
+     .letter = "tb",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 4096,
+     .fallback = "0",
+     .words = "-1=0",
+     .help = "CPU threads for prompts and batches, 0 for as many as --threads"},
     {.name = "cpu-mask",
      .letter = "C",
      .value = "HEX",
@@ -115,6 +124,12 @@ int thread_params_from(const struct args *args, tn_threadpool_params *p) {
     const char *hex = args_text(args, "cpu-mask"), *range = args_text(args, "cpu-range");
     const char *numa = args_text(args, "numa");
     *p = tn_threadpool_params_default((int)args_int(args, "threads"));
+    /* The pool has the larger number; --threads then limits single tokens, --threads-batch everything. */
+    const int batch = (int)args_int(args, "threads-batch"), single = p->n_threads ? p->n_threads : tn_cpu_count();
+    if (batch && batch < single)
+        warn("--threads-batch %d is less than --threads %d: both use %d", batch, single, batch);
+    if (batch) p->n_threads = batch;
+    if (batch > single) p->n_decode = single;
     p->poll = (int)args_int(args, "poll");
     p->strict = args_int(args, "cpu-strict") == 1;
     p->priority = priorities[args_int(args, "prio") + 1];

@@ -171,6 +171,7 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
     p.progress = show_load_progress;
     p.user = &progress;
     p.threads = loaded->threads;
+    p.n_threads = tn_threadpool_size(loaded->threads);
     warn_long_context(args, loaded->model, &p);
     status = adapters_open(args, loaded->model, &p, &loaded->adapters);
     code = status == TN_OK ? plan_and_make(args, path, &p, loaded) : fail_status(status, "%s", "");

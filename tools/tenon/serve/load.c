@@ -219,6 +219,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
     const tn_model_params model_params = model_params_from(served->server->args);
     TN_TRY(tn_threadpool_new(&served->server->threads, &e->threads));
     p.threads = e->threads;
+    p.n_threads = tn_threadpool_size(e->threads);
     TN_TRY(tn_model_open(served->path, &model_params, &served->model));
     TN_TRY(adapters_open(served->server->args, served->model, &p, &served->adapters));
     for (size_t i = 0; i < p.n_adapters; i++) served->scales[i] = p.adapters[i].scale;
