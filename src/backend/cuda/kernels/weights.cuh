@@ -215,6 +215,8 @@ struct read_mxfp4 : block_reader<read_mxfp4> {
     }
 };
 
+#include "backend/cuda/kernels/weights_lattice.cuh" // uses what is above
+
 // The piece of a SOA row that contains element i. Makes i and n relative to that piece.
 template <int PIECE, int BLOCK, int BYTES>
 __device__ static inline const char *piece_at(const char *row, int64_t *i, int64_t *n) {
@@ -277,6 +279,16 @@ struct read_q6_K_soa : block_reader<read_q6_K_soa> {
     X(TN_IQ4_NL, read_iq4_nl)                                                                                        \
     X(TN_IQ4_XS, read_iq4_xs)                                                                                        \
     X(TN_MXFP4, read_mxfp4)                                                                                          \
+    X(TN_NVFP4, read_nvfp4)                                                                                          \
+    X(TN_IQ2_XXS, read_iq2_xxs)                                                                                      \
+    X(TN_IQ2_XS, read_iq2_xs)                                                                                        \
+    X(TN_IQ2_S, read_iq2_s)                                                                                          \
+    X(TN_IQ3_XXS, read_iq3_xxs)                                                                                      \
+    X(TN_IQ3_S, read_iq3_s)                                                                                          \
+    X(TN_IQ1_S, read_iq1_s)                                                                                          \
+    X(TN_IQ1_M, read_iq1_m)                                                                                          \
+    X(TN_TQ1_0, read_tq1_0)                                                                                          \
+    X(TN_TQ2_0, read_tq2_0)                                                                                          \
     X(TN_Q4_0 | SOA, read_q4_0_soa)                                                                                  \
     X(TN_Q8_0 | SOA, read_q8_0_soa)                                                                                  \
     X(TN_Q6_K | SOA, read_q6_K_soa)
