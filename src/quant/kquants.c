@@ -101,6 +101,63 @@ TN__INLINE int round_clamp(float x, int lo, int hi) {
     return (int)tn__clampf(tn__roundf_even(x), (float)lo, (float)hi);
 }
 
+/* The weighted error of `n` values with the nearest codes for a scale and a minimum. */
+TN__INLINE float affine_error(int n, const float *x, const float *w, float scale, float min, int hi) {
+    const float inverse = inverse_of(scale), hi_f = (float)hi;
+    tn__v8 sum = {0};
+    for (int i = 0; i < n; i += 8) {
+        tn__v8 v, u;
+        TN__LOAD(v, x + i);
+        TN__LOAD(u, w + i);
+        v = v + min;
+        tn__v8 q = v * inverse;
+        q = TN__VROUND(q);
+        q = TN__VMAX(q, TN__SPLAT(0.0f));
+        q = TN__VMIN(q, TN__SPLAT(hi_f));
+        v = v - q * scale;
+        sum += u * v * v;
+    }
+    return TN__VSUM(sum);
+}
+
+/* Tries the neighbours of both codes of a sub-block and keeps the best. */
+TN__INLINE void improve_affine_codes(int n, const float *x, const float *w, float d, float dmin, int hi, int top,
+                                     uint8_t *scale_code, uint8_t *min_code) {
+    const int sc0 = *scale_code, m0 = *min_code;
+    float best = affine_error(n, x, w, d * (float)sc0, dmin * (float)m0, hi);
+    for (int k = 0; k < 9; k++) {
+        const int sc = sc0 + k % 3 - 1, m = m0 + k / 3 - 1;
+        if (k == 4 || sc < 0 || m < 0 || sc > top || m > top) continue;
+        const float error = affine_error(n, x, w, d * (float)sc, dmin * (float)m, hi);
+        if (error < best) {
+            best = error;
+            *scale_code = (uint8_t)sc;
+            *min_code = (uint8_t)m;
+        }
+    }
+}
+
+/* The pair (d, dmin) with the least weighted error for the codes of a super-block, by the normal equations. */
+TN__INLINE void fit_affine(int size, const float *x, const float *w, const uint8_t *scale_codes,
+                           const uint8_t *min_codes, const int8_t *q, tn__f16_bits *d_out, tn__f16_bits *dmin_out) {
+    double qq = 0, qm = 0, mm = 0, xq = 0, xm = 0;
+    for (int i = 0; i < 256; i++) {
+        const double a = (double)scale_codes[i / size] * q[i], m = min_codes[i / size];
+        const double u = (double)w[i], v = (double)x[i];
+        qq += u * a * a;
+        qm += u * a * m;
+        mm += u * m * m;
+        xq += u * v * a;
+        xm += u * v * m;
+    }
+    const double det = qq * mm - qm * qm;
+    if (!(det > 1e-9 * qq * mm)) return;
+    const double d = (xq * mm - xm * qm) / det, dmin = (xq * qm - xm * qq) / det;
+    if (!(d > 0 && dmin >= 0)) return;
+    store_f16(d_out, (float)d);
+    store_f16(dmin_out, (float)dmin);
+}
+
 /* Affine types: for each sub-block of `size` values a scale and a minimum, both quantized to 0…top, then the codes
  * for the rounded scale and minimum. */
 TN__INLINE void affine_super_block(const float *x, const float *imp, int size, int hi, int top, int steps, float step,
@@ -122,6 +179,18 @@ TN__INLINE void affine_super_block(const float *x, const float *imp, int size, i
         scale_codes[g] = (uint8_t)sc;
         min_codes[g] = (uint8_t)m;
         tn__round_to(size, x + size * g, -dmin * (float)m, inverse_of(d * (float)sc), 0, hi, q + size * g);
+    }
+    /* Where importance is known, scales and minima are refined together. */
+    for (int pass = 0; imp && pass < 2; pass++) {
+        fit_affine(size, x, w, scale_codes, min_codes, q, d_out, dmin_out);
+        d = tn__f16_to_f32(*d_out);
+        dmin = tn__f16_to_f32(*dmin_out);
+        for (int g = 0; g < groups; g++) {
+            const float *xg = x + size * g;
+            improve_affine_codes(size, xg, w + size * g, d, dmin, hi, top, &scale_codes[g], &min_codes[g]);
+            tn__round_to(size, xg, -dmin * (float)min_codes[g], inverse_of(d * (float)scale_codes[g]), 0, hi,
+                         q + size * g);
+        }
     }
 }
 

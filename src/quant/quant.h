@@ -183,13 +183,13 @@ typedef struct tn__q8_K {
     X(nvfp4, 64, 36, 1)                                                                                              \
     X(tq1_0, 256, 54, 1)                                                                                             \
     X(tq2_0, 256, 66, 1)                                                                                             \
-    X(iq2_xxs, 256, 66, 0)                                                                                           \
-    X(iq2_xs, 256, 74, 0)                                                                                            \
-    X(iq2_s, 256, 82, 0)                                                                                             \
-    X(iq3_xxs, 256, 98, 0)                                                                                           \
-    X(iq3_s, 256, 110, 0)                                                                                            \
-    X(iq1_s, 256, 50, 0)                                                                                             \
-    X(iq1_m, 256, 56, 0)                                                                                             \
+    X(iq2_xxs, 256, 66, 1)                                                                                           \
+    X(iq2_xs, 256, 74, 1)                                                                                            \
+    X(iq2_s, 256, 82, 1)                                                                                             \
+    X(iq3_xxs, 256, 98, 1)                                                                                           \
+    X(iq3_s, 256, 110, 1)                                                                                            \
+    X(iq1_s, 256, 50, 1)                                                                                             \
+    X(iq1_m, 256, 56, 1)                                                                                             \
     X(q8_1, 32, 36, 1)                                                                                               \
     X(q8_K, 256, 292, 1)
 
@@ -218,6 +218,13 @@ TN__QUANTIZER(mxfp4)
 TN__QUANTIZER(nvfp4)
 TN__QUANTIZER(tq1_0)
 TN__QUANTIZER(tq2_0)
+TN__QUANTIZER(iq2_xxs)
+TN__QUANTIZER(iq2_xs)
+TN__QUANTIZER(iq2_s)
+TN__QUANTIZER(iq3_xxs)
+TN__QUANTIZER(iq3_s)
+TN__QUANTIZER(iq1_s)
+TN__QUANTIZER(iq1_m)
 TN__QUANTIZER(q8_1)
 TN__QUANTIZER(q8_K)
 #undef TN__QUANTIZER
