@@ -1,6 +1,8 @@
 /* Reads safetensors files: a single one, or the shards listed in an index. */
 #include "convert/safetensors.h"
 
+#include "convert/packed.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -25,15 +27,16 @@ struct safetensors {
     int file_count;
     struct safetensors_tensor *tensors;
     size_t count, capacity;
+    size_t sorted; /* tensors that can be found; the others were added since */
 };
 
 static const struct {
     const char *name;
     size_t bytes;
 } st_types[] = {
-    [ST_F32] = {"F32", 4},    [ST_F16] = {"F16", 2}, [ST_BF16] = {"BF16", 2}, [ST_F64] = {"F64", 8},
-    [ST_F8] = {"F8_E4M3", 1}, [ST_U8] = {"U8", 1},   [ST_I8] = {"I8", 1},     [ST_I16] = {"I16", 2},
-    [ST_I32] = {"I32", 4},    [ST_I64] = {"I64", 8}, [ST_BOOL] = {"BOOL", 1},
+    [ST_F32] = {"F32", 4},       [ST_F16] = {"F16", 2}, [ST_BF16] = {"BF16", 2}, [ST_F64] = {"F64", 8},
+    [ST_F8] = {"F8_E4M3", 1},    [ST_U8] = {"U8", 1},   [ST_I8] = {"I8", 1},     [ST_I16] = {"I16", 2},
+    [ST_PACKED] = {"packed", 0}, [ST_I32] = {"I32", 4}, [ST_I64] = {"I64", 8},   [ST_BOOL] = {"BOOL", 1},
 };
 
 size_t safetensors_type_bytes(enum safetensors_type type) { return st_types[type].bytes; }
@@ -117,6 +120,7 @@ tn_status safetensors_floats(const struct safetensors *set, const struct safeten
     static const int tenon_type[] = {
         [ST_F32] = TN_F32, [ST_F16] = TN_F16, [ST_BF16] = TN_BF16, [ST_F64] = TN_F64, [ST_F8] = TN_FP8};
     size_t bytes = st_types[t->type].bytes;
+    if (t->packed) return packed_floats(set, t->packed, first, count, out);
     if (t->type == ST_F32) return safetensors_bytes(set, t, (uint64_t)first * bytes, (size_t)count * bytes, out);
     if (t->type > ST_F8)
         return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s instead of floats", t->name, st_types[t->type].name);
@@ -132,12 +136,24 @@ tn_status safetensors_floats(const struct safetensors *set, const struct safeten
 /* ---- Headers ---- */
 
 static bool parse_st_type(const char *name, enum safetensors_type *out) {
+    if (strcmp(name, "F8_E8M0") == 0) name = "U8"; /* exponents of two, which are read as bytes */
     for (size_t i = 0; i < sizeof st_types / sizeof *st_types; i++)
-        if (strcmp(st_types[i].name, name) == 0) {
+        if (st_types[i].bytes && strcmp(st_types[i].name, name) == 0) {
             *out = (enum safetensors_type)i;
             return true;
         }
     return false;
+}
+
+static tn_status grow_tensors(struct safetensors *set) {
+    if (set->count == set->capacity) {
+        size_t capacity = set->capacity ? set->capacity * 2 : 256;
+        struct safetensors_tensor *grown = tn_realloc(set->tensors, capacity * sizeof *grown);
+        if (!grown) return TN_E_NOMEM;
+        set->tensors = grown;
+        set->capacity = capacity;
+    }
+    return TN_OK;
 }
 
 static tn_status parse_tensor(struct safetensors *set, int file, uint64_t data, const char *name, json_t *json) {
@@ -173,13 +189,7 @@ static tn_status parse_tensor(struct safetensors *set, int file, uint64_t data, 
                        ": the file is truncated or damaged",
                        f->path, name, data + (uint64_t)end, f->size);
     t.offset = data + (uint64_t)start;
-    if (set->count == set->capacity) {
-        size_t capacity = set->capacity ? set->capacity * 2 : 256;
-        struct safetensors_tensor *grown = tn_realloc(set->tensors, capacity * sizeof *grown);
-        if (!grown) return TN_E_NOMEM;
-        set->tensors = grown;
-        set->capacity = capacity;
-    }
+    TN_TRY(grow_tensors(set));
     if (!(t.name = tn_strdup(name))) return TN_E_NOMEM;
     set->tensors[set->count++] = t;
     return TN_OK;
@@ -261,7 +271,7 @@ static tn_status open_shards(struct safetensors *set, const char *folder, const 
                           : tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" has no file", index_path, tensor);
             if (status != TN_OK) break;
         }
-    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_tensor_name);
+    safetensors_sort(set);
     if (status == TN_OK) json_object_foreach(map, tensor, file) {
             const struct safetensors_tensor *t = safetensors_find(set, tensor);
             const char *name = json_string_value(file), *path = t ? set->files[t->file].path : "";
@@ -296,6 +306,7 @@ static tn_status add_dense_shards(struct safetensors *set, const char *folder) {
 }
 
 void safetensors_sort(struct safetensors *set) {
+    set->sorted = set->count;
     if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_tensor_name);
 }
 
@@ -330,7 +341,7 @@ tn_status safetensors_open(const char *folder, struct safetensors **out) {
                                                    folder);
     }
     if (status == TN_OK) status = add_dense_shards(set, folder);
-    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_tensor_name);
+    safetensors_sort(set);
     for (size_t i = 1; i < set->count && status == TN_OK; i++)
         if (strcmp(set->tensors[i - 1].name, set->tensors[i].name) == 0)
             status = tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" is in two shards", folder, set->tensors[i].name);
@@ -352,10 +363,25 @@ void safetensors_close(struct safetensors *set) {
     for (size_t i = 0; i < set->count; i++) {
         tn_free(set->tensors[i].name);
         tn_free(set->tensors[i].scales);
+        packed_free(set->tensors[i].packed);
     }
     tn_free(set->files);
     tn_free(set->tensors);
     tn_free(set);
+}
+
+tn_status safetensors_put(struct safetensors *set, const char *name, const struct safetensors_tensor *tensor) {
+    struct safetensors_tensor *there = safetensors_find(set, name), t = *tensor;
+    if (there) {
+        t.name = there->name;
+        tn_free(there->scales);
+        *there = t;
+        return TN_OK;
+    }
+    TN_TRY(grow_tensors(set));
+    if (!(t.name = tn_strdup(name))) return TN_E_NOMEM;
+    set->tensors[set->count++] = t;
+    return TN_OK;
 }
 
 size_t safetensors_count(const struct safetensors *set) { return set->count; }
@@ -364,5 +390,5 @@ struct safetensors_tensor *safetensors_at(const struct safetensors *set, size_t 
 }
 struct safetensors_tensor *safetensors_find(const struct safetensors *set, const char *name) {
     struct safetensors_tensor key = {.name = (char *)(uintptr_t)name};
-    return set->count ? bsearch(&key, set->tensors, set->count, sizeof key, by_tensor_name) : NULL;
+    return set->sorted ? bsearch(&key, set->tensors, set->sorted, sizeof key, by_tensor_name) : NULL;
 }

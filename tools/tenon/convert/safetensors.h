@@ -8,7 +8,20 @@
 
 enum { SAFETENSORS_MAX_DIMS = 6 };
 
-enum safetensors_type { ST_F32, ST_F16, ST_BF16, ST_F64, ST_F8, ST_U8, ST_I8, ST_I16, ST_I32, ST_I64, ST_BOOL };
+enum safetensors_type {
+    ST_F32,
+    ST_F16,
+    ST_BF16,
+    ST_F64,
+    ST_F8,
+    ST_PACKED, /* computed from other tensors (packed.h); never in files */
+    ST_U8,     /* from here on: not floats */
+    ST_I8,
+    ST_I16,
+    ST_I32,
+    ST_I64,
+    ST_BOOL
+};
 
 struct safetensors_tensor {
     char *name;
@@ -23,6 +36,7 @@ struct safetensors_tensor {
      * floats applies them. */
     float *scales;
     int64_t scale_rows, scale_columns;
+    struct packed_weight *packed; /* of PACKED; owned */
 };
 
 struct safetensors;
@@ -37,7 +51,10 @@ size_t safetensors_count(const struct safetensors *set);
 struct safetensors_tensor *safetensors_at(const struct safetensors *set, size_t index); /* sorted by name */
 struct safetensors_tensor *safetensors_find(const struct safetensors *set, const char *name);
 
-void safetensors_sort(struct safetensors *set); /* after tensors were renamed */
+/* Adds a tensor, or replaces the one of that name. Those after the last of the folder are not found until
+ * safetensors_sort() has put all in order. */
+tn_status safetensors_put(struct safetensors *set, const char *name, const struct safetensors_tensor *tensor);
+void safetensors_sort(struct safetensors *set); /* also after tensors were renamed */
 
 size_t safetensors_type_bytes(enum safetensors_type type);
 const char *safetensors_type_name(enum safetensors_type type);

@@ -1,6 +1,7 @@
 /* The source of each GGUF tensor in a Hugging Face folder, and the order of its rows there. */
 #include "cli/cli.h"
 #include "convert/convert.h"
+#include "convert/packed.h"
 #include "convert/recipe.h"
 
 #include <inttypes.h>
@@ -291,7 +292,7 @@ static tn_status check_sources(const struct recipe *p, const char *name) {
         else
             fits = source_shape_is(t, matrices, p->source_rows, p->columns);
         if (!fits) return hf_wrong_shape(t, name, p->columns, p->source_rows, p->matrices);
-        if (!p->blocks && t->type > ST_F8)
+        if (!p->blocks && t->type > ST_PACKED)
             return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s where floats are expected", t->name,
                            safetensors_type_name(t->type));
     }
@@ -433,7 +434,11 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     if (!w) return TN_E_NOMEM;
     w->model = model;
     tn_status status = safetensors_open(model->folder, &w->set);
+    json_t *quantized = json_object_get(model->root, "quantization_config");
+    if (!quantized) quantized = json_object_get(model->config, "quantization_config");
+    if (status == TN_OK) status = packed_weights_find(w->set, quantized);
     if (status != TN_OK) {
+        safetensors_close(w->set);
         tn_free(w);
         return status;
     }
@@ -534,9 +539,9 @@ tn_type hf_weights_type(const struct hf_weights *w) {
 void hf_weights_report(const struct hf_weights *w) {
     /* Buffers that are not weights, and the vision and audio parts of a model. */
     static const char *const known[] = {
-        "rotary_emb",      ".masked_bias", ".attn.bias", "vision_",        "visual.",      "multi_modal",
-        "position_ids",    "pooler.",      "cls.",       "attention.bias", "mm_projector", "audio_",
-        "embed_positions", "mtp.",         "slope_rate", "_decay"};
+        "rotary_emb", ".masked_bias", ".attn.bias",     "vision_",      "visual.", "multi_modal",     "position_ids",
+        "pooler.",    "cls.",         "attention.bias", "mm_projector", "audio_",  "embed_positions", "mtp.",
+        "slope_rate", "_decay",       "input_scale",    "k_scale",      "v_scale"};
     size_t unused = 0;
     const char *example = NULL;
     for (size_t i = 0; i < safetensors_count(w->set); i++) {
