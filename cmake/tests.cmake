@@ -55,9 +55,10 @@ if(TARGET test_cli)
   target_link_libraries(test_cli PRIVATE tenon_frame)
 endif()
 target_include_directories(test_model_tools PRIVATE tools/tenon)
-target_sources(test_model_tools PRIVATE tools/tenon/files/importance.c tools/tenon/files/quant_mix.c tools/tenon/convert/safetensors.c)
+target_sources(test_model_tools PRIVATE tools/tenon/files/importance.c tools/tenon/files/quant_mix.c tools/tenon/convert/packed.c
+  tools/tenon/convert/safetensors.c)
 
-file(GLOB script_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/commands/*.sh ${CMAKE_SOURCE_DIR}/tests/server/*.sh
+file(GLOB script_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/commands/*.sh ${CMAKE_SOURCE_DIR}/tests/models/*.sh ${CMAKE_SOURCE_DIR}/tests/server/*.sh
   ${CMAKE_SOURCE_DIR}/tests/peer/*_peer.sh ${CMAKE_SOURCE_DIR}/tests/project/*.sh)
 foreach(source IN LISTS script_tests)
   get_filename_component(name ${source} NAME_WE)

@@ -184,6 +184,10 @@ typedef struct tn_session_params {
      * or moved are not, either. */
     tn_abort_fn abort;
     void *user; /* for both */
+    /* For measurements: called for the nodes of every graph that runs (sched.h). Nodes are then computed in pieces,
+     * which costs speed; the scratch that this takes is planned. NULL: not called. */
+    tn_eval_fn eval;
+    void *eval_user;
 } tn_session_params;
 /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16. */
 TN_API tn_session_params tn_session_params_default(void);

@@ -28,6 +28,13 @@ double tolerance_of_type(tn_type type) {
     case TN_MXFP4: /* scales are powers of two: the largest value may be outside the levels */
     case TN_NVFP4: return 0.3;
     case TN_Q2_K: return 0.5;
+    case TN_IQ3_S:
+    case TN_IQ3_XXS: return 0.6;
+    case TN_IQ2_S:
+    case TN_IQ2_XS:
+    case TN_IQ2_XXS:
+    case TN_IQ1_M:
+    case TN_IQ1_S:
     case TN_TQ1_0:
     case TN_TQ2_0: return 1.0;
     default: return 0; /* integers */

@@ -104,6 +104,7 @@ tn_status tn__session_plan_prepare(tn_session_plan *p) {
                           .abort_user = p->params.user};
     fill_devices(p, &sp);
     TN_TRY(tn_sched_new(&sp, &p->sched));
+    tn_sched_set_eval(p->sched, p->params.eval, p->params.eval_user);
     tn_sched_set_locations(p->sched, tn__location_of, &p->locations);
     if (p->params.sched) p->params.sched = p->sched; /* the caller's may be freed */
     size_t n_devices = tn_sched_stream_count(p->sched);

@@ -41,10 +41,30 @@ static void mixes_give_more_bits_where_they_matter(void **state) {
     assert_int_equal(type_of("Q3_K_M", &model, "blk.1.attn_v.weight"), TN_Q5_K);
     assert_int_equal(type_of("Q3_K_M", &model, "blk.2.attn_v.weight"), TN_Q4_K);
     assert_int_equal(type_of("Q3_K_L", &model, "blk.2.attn_output.weight"), TN_Q5_K);
+    assert_int_equal(type_of("IQ2_S", &model, "blk.9.attn_q.weight"), TN_IQ2_XS);
+    assert_int_equal(type_of("IQ2_M", &model, "blk.9.attn_q.weight"), TN_IQ2_S);
+    assert_int_equal(type_of("IQ2_M", &model, "blk.9.attn_v.weight"), TN_Q4_K);
+    assert_int_equal(type_of("IQ2_XXS", &model, "blk.3.ffn_down.weight"), TN_Q2_K);
+    assert_int_equal(type_of("IQ2_XXS", &model, "blk.4.ffn_down.weight"), TN_IQ2_XXS);
+    assert_int_equal(type_of("IQ1_S", &model, "blk.4.attn_output.weight"), TN_IQ2_XXS);
+    assert_int_equal(type_of("IQ1_S", &model, "output.weight"), TN_Q5_K);
+    assert_int_equal(type_of("IQ1_S", &model, "token_embd.weight"), TN_Q2_K);
+    assert_int_equal(type_of("IQ3_XS", &model, "blk.3.ffn_up.weight"), TN_IQ3_S);
+    assert_int_equal(type_of("IQ3_XS", &model, "blk.4.ffn_up.weight"), TN_IQ3_XXS);
+    assert_int_equal(type_of("IQ3_XXS", &model, "blk.4.attn_k.weight"), TN_IQ2_S);
+    assert_int_equal(type_of("IQ3_XXS", &model, "blk.4.ffn_down.weight"), TN_Q3_K); /* without importance */
+    assert_int_equal(type_of("IQ3_M", &model, "output.weight"), TN_Q6_K);
+    /* Recurrent layers. */
+    assert_int_equal(type_of("IQ2_XXS", &model, "blk.4.ssm_out.weight"), TN_Q5_K);
+    assert_int_equal(type_of("Q4_K_M", &model, "blk.4.ssm_out.weight"), TN_Q6_K);
+    assert_int_equal(type_of("Q8_0", &model, "blk.4.ssm_out.weight"), TN_Q8_0);
+    assert_int_equal(type_of("Q4_K_M", &model, "blk.4.ssm_beta.weight"), TN_Q8_0);
     model.has_output = false; /* the embedding is then also the output */
     assert_int_equal(type_of("Q4_K_M", &model, "token_embd.weight"), TN_Q6_K);
     model.experts = 8;
     assert_int_equal(type_of("Q4_K_M", &model, "blk.9.attn_k.weight"), TN_Q8_0);
+    assert_int_equal(type_of("IQ2_XXS", &model, "blk.9.attn_k.weight"), TN_Q4_K);
+    assert_int_equal(type_of("IQ2_XXS", &model, "blk.9.attn_output.weight"), TN_Q5_K);
     assert_int_equal(type_of("Q4_K_M", &model, "blk.9.attn_output.weight"), TN_Q5_K);
     assert_int_equal(type_of("Q5_K_M", &model, "blk.9.attn_output.weight"), TN_Q5_K);
     const struct mix *mxfp4 = mix_find("mxfp4");
@@ -62,6 +82,9 @@ static void rows_that_do_not_fit_fall_back(void **state) {
     assert_false(mix_quantizes("blk.0.attn_norm.weight", 1));
     assert_false(mix_quantizes("blk.0.ffn_gate_inp.weight", 2));
     assert_false(mix_quantizes("position_embd.weight", 2));
+    assert_false(mix_quantizes("blk.0.ssm_conv1d_q.weight", 2));
+    assert_false(mix_quantizes("blk.0.time_mix_w1.weight", 2));
+    assert_true(mix_quantizes("blk.0.ssm_in.weight", 2));
     assert_false(mix_quantizes("blk.0.attn_q.bias", 1));
     assert_true(mix_quantizes("blk.0.attn_q.weight", 2));
 }

@@ -122,6 +122,38 @@ static void test_quantizers_are_as_good_as_the_reference(void **state) {
     assert_int_equal(bad, 0);
 }
 
+/* Normal values have no structure that a quantizer could use: the errors are properties of lattice and search. */
+static void test_lattice_types_find_near_points(void **state) {
+    (void)state;
+    static const struct {
+        const char *type;
+        double error;
+    } limits[] = {{"iq1_s", 0.478}, {"iq1_m", 0.438},   {"iq2_xxs", 0.344}, {"iq2_xs", 0.297},
+                  {"iq2_s", 0.249}, {"iq3_xxs", 0.183}, {"iq3_s", 0.134}};
+    rng r = {11};
+    float *x = malloc(N * sizeof *x), *out = malloc(N * sizeof *out);
+    void *blocks = malloc(N);
+    for (int i = 0; i < N; i++) x[i] = 0.02f * rng_normal(&r);
+    for (size_t k = 0; k < sizeof limits / sizeof *limits; k++)
+        for (int t = 0; t < TYPES; t++) {
+            if (strcmp(types[t].name, limits[k].type) != 0) continue;
+            types[t].quantize(x, blocks, N, NULL);
+            types[t].dequantize(blocks, out, N);
+            const double error = relative_rmse(x, out, N);
+            if (!(error < limits[k].error)) fail_msg("%s: %.4f, limit %.4f", limits[k].type, error, limits[k].error);
+            /* The weighted norm of the values is kept, and so theirs, nearly. */
+            double xx = 0, yy = 0;
+            for (int i = 0; i < N; i++) {
+                xx += (double)x[i] * x[i];
+                yy += (double)out[i] * out[i];
+            }
+            if (!(fabs(sqrt(yy / xx) - 1) < 0.05)) fail_msg("%s: the norm is %.4f", limits[k].type, sqrt(yy / xx));
+        }
+    free(x);
+    free(out);
+    free(blocks);
+}
+
 static void test_importance_moves_the_error_to_unimportant_values(void **state) {
     (void)state;
     rng r = {7};
@@ -248,6 +280,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_blocks_dequantize_to_the_reference),
         cmocka_unit_test(test_quantizers_are_as_good_as_the_reference),
+        cmocka_unit_test(test_lattice_types_find_near_points),
         cmocka_unit_test(test_importance_moves_the_error_to_unimportant_values),
         cmocka_unit_test(test_activation_blocks_carry_their_sums),
         cmocka_unit_test(test_zero_constant_and_extreme_blocks),

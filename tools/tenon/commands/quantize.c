@@ -198,6 +198,10 @@ static int run_quantize(const struct args *args) {
         status = parse_override(args_text_at(args, "tensor-type", q.override_count), &overrides[q.override_count]);
         if (status == TN_OK) q.override_count++;
     }
+    if (status == TN_OK && mix_wants_importance(q.mix) && !args_text(args, "importance"))
+        warn("%s without an importance matrix loses much more than with one; tenon imatrix measures it (--imatrix "
+             "FILE)",
+             q.mix->name);
     if (status == TN_OK && args_text(args, "importance"))
         status = importance_open(args_text(args, "importance"), &q.importance);
     if (status == TN_OK) status = tn_gguf_open(args->values[0], &(tn_gguf_params){.mode = TN_GGUF_META}, &file);
@@ -246,11 +250,12 @@ const struct command command_quantize = {
     .options = options,
     .details =
         "TYPE is a mix by its usual name or any type that can be written. Q4_K_M and Q5_K_M are good choices, Q8_0 "
-        "is "
-        "nearly lossless, Q2_K and Q3_K_S/M/L are for when memory is short, MXFP4 is for the experts of mixture "
-        "models.\n\n"
+        "is nearly lossless, Q2_K and Q3_K_S/M/L are for when memory is short, MXFP4 is for the experts of mixture "
+        "models. IQ3_M down to IQ1_S need the fewest bits and an importance matrix (tenon imatrix, --imatrix). TQ1_0 "
+        "and TQ2_0 are for models trained with ternary weights.\n\n"
         "Memory use does not grow with the size of the model. OUT appears when it is complete.",
     .examples = "tenon quantize model-f16.gguf model-q4.gguf Q4_K_M\n"
-                "tenon quantize model-f16.gguf out.gguf Q4_K_M --tensor-type 'ffn_down=q6_K' --keep-output\n",
+                "tenon quantize model-f16.gguf out.gguf Q4_K_M --tensor-type 'ffn_down=q6_K' --keep-output\n"
+                "tenon quantize model-f16.gguf model-iq2.gguf IQ2_M --imatrix imatrix.gguf\n",
     .run = run_quantize,
 };

@@ -54,10 +54,10 @@ static void empty_slot(struct unpacked *u) {
     *u = (struct unpacked){0};
 }
 
-/* The order of values in a word of AWQ: the value of row r % 8 is at this place. */
-static int awq_place(int r) {
-    static const int place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-    return place[r];
+/* The order of values in a word of AWQ: the value of row r % 8 is in this lane. */
+static int awq_lane(int r) {
+    static const int lane[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    return lane[r];
 }
 
 static tn_status read_zeros(const struct safetensors *set, struct unpacked *u) {
@@ -69,8 +69,8 @@ static tn_status read_zeros(const struct safetensors *set, struct unpacked *u) {
     tn_status status = safetensors_bytes(set, &p->zeros, 0, (size_t)(p->groups * words) * sizeof *packed, packed);
     for (int64_t i = 0; i < p->groups * p->rows && status == TN_OK; i++) {
         const int64_t g = i / p->rows, r = i % p->rows;
-        const int place = p->kind == PACKED_AWQ && per_word == 8 ? awq_place((int)(r % 8)) : (int)(r % per_word);
-        const uint32_t zero = packed[g * words + r / per_word] >> p->bits * place & ((1u << p->bits) - 1);
+        const int lane = p->kind == PACKED_AWQ && per_word == 8 ? awq_lane((int)(r % 8)) : (int)(r % per_word);
+        const uint32_t zero = packed[g * words + r / per_word] >> p->bits * lane & ((1u << p->bits) - 1);
         u->zeros[i] = (uint8_t)(zero + (uint32_t)p->zero_offset);
     }
     tn_free(packed);
@@ -152,10 +152,10 @@ static void read_group_row(const struct unpacked *u, int64_t row, int64_t first,
     const struct packed_weight *p = u->weight;
     const int per_word = 32 / p->bits;
     const uint32_t mask = (1u << p->bits) - 1;
-    const int place = per_word == 8 ? awq_place((int)(row % 8)) : (int)(row % per_word);
+    const int lane = per_word == 8 ? awq_lane((int)(row % 8)) : (int)(row % per_word);
     for (int64_t c = first; c < first + count; c++) {
         const uint32_t q = p->kind == PACKED_AWQ
-                               ? u->quants[c * (p->rows / per_word) + row / per_word] >> p->bits * place & mask
+                               ? u->quants[c * (p->rows / per_word) + row / per_word] >> p->bits * lane & mask
                                : u->quants[c / per_word * p->rows + row] >> p->bits * (c % per_word) & mask;
         const int64_t at = u->order[c] * p->rows + row;
         *out++ = (float)((int)q - (int)u->zeros[at]) * u->scales[at];

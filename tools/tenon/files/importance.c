@@ -8,8 +8,10 @@
 
 struct importance_row {
     char *name;
-    float *weights;
+    float *weights; /* means */
     size_t count;
+    float *counts; /* inputs of each matrix */
+    size_t matrices;
 };
 
 struct importance {
@@ -22,6 +24,7 @@ void importance_free(struct importance *im) {
     for (size_t i = 0; i < im->count; i++) {
         tn_free(im->rows[i].name);
         tn_free(im->rows[i].weights);
+        tn_free(im->rows[i].counts);
     }
     tn_free(im->rows);
     tn_free(im);
@@ -29,9 +32,9 @@ void importance_free(struct importance *im) {
 
 size_t importance_count(const struct importance *im) { return im->count; }
 
-/* Adds a row of `count` weights, all 0. */
+/* Adds a row of `count` weights of `matrices`, all 0. */
 static tn_status add_importance_row(struct importance *im, const char *name, size_t length, size_t count,
-                                    struct importance_row **out) {
+                                    size_t matrices, struct importance_row **out) {
     if (im->count == im->capacity) {
         size_t capacity = im->capacity ? im->capacity * 2 : 128;
         struct importance_row *grown = tn_realloc(im->rows, capacity * sizeof *grown);
@@ -39,11 +42,15 @@ static tn_status add_importance_row(struct importance *im, const char *name, siz
         im->rows = grown;
         im->capacity = capacity;
     }
-    struct importance_row row = {
-        .name = tn_malloc(length + 1), .weights = tn_calloc(count, sizeof(float)), .count = count};
-    if (!row.name || !row.weights) {
+    struct importance_row row = {.name = tn_malloc(length + 1),
+                                 .weights = tn_calloc(count, sizeof(float)),
+                                 .count = count,
+                                 .counts = tn_calloc(matrices, sizeof(float)),
+                                 .matrices = matrices};
+    if (!row.name || !row.weights || !row.counts) {
         tn_free(row.name);
         tn_free(row.weights);
+        tn_free(row.counts);
         return TN_E_NOMEM;
     }
     memcpy(row.name, name, length);
@@ -78,17 +85,23 @@ static tn_status read_gguf(const tn_gguf *file, struct importance *im) {
             counts->size != (size_t)matrices * sizeof(float))
             return tn_fail(TN_E_FORMAT, "%s: \"%s\" has no matching counts", path, sums->name);
         struct importance_row *row;
-        TN_TRY(add_importance_row(im, sums->name, length - tail, (size_t)(matrices * columns), &row));
+        TN_TRY(
+            add_importance_row(im, sums->name, length - tail, (size_t)(matrices * columns), (size_t)matrices, &row));
         const float *sum = sums->data, *count = counts->data;
-        for (int64_t m = 0; m < matrices; m++)
+        for (int64_t m = 0; m < matrices; m++) {
+            row->counts[m] = count[m];
             for (int64_t c = 0; c < columns; c++) /* an unused expert: equal weights */
                 row->weights[m * columns + c] = count[m] > 0 ? sum[m * columns + c] / count[m] : 1.0f;
+        }
         TN_TRY(check_importance_row(path, row));
     }
     return TN_OK;
 }
 
 /* ---- Older binary format ---- */
+
+/* It counts chunks of text, whose length it does not have: the usual one. */
+enum { DAT_CHUNK = 512 };
 
 static tn_status read_exactly(FILE *in, const char *path, void *out, size_t size) {
     if (fread(out, 1, size, in) == size) return TN_OK;
@@ -111,7 +124,8 @@ static tn_status read_binary(FILE *in, const char *path, struct importance *im) 
         if (values < 1 || values > 1 << 28)
             return tn_fail(TN_E_FORMAT, "%s: byte %ld: %" PRId32 " weights", path, ftell(in), values);
         struct importance_row *row;
-        TN_TRY(add_importance_row(im, name, (size_t)length, (size_t)values, &row));
+        TN_TRY(add_importance_row(im, name, (size_t)length, (size_t)values, 1, &row));
+        row->counts[0] = calls > 0 ? (float)calls * DAT_CHUNK : 0;
         TN_TRY(read_exactly(in, path, row->weights, (size_t)values * sizeof(float)));
         for (int32_t k = 0; k < values && calls > 0; k++) row->weights[k] /= (float)calls;
         TN_TRY(check_importance_row(path, row));
@@ -154,6 +168,14 @@ tn_status importance_open(const char *path, struct importance **out) {
     qsort(im->rows, im->count, sizeof *im->rows, by_row_name);
     *out = im;
     return TN_OK;
+}
+
+size_t importance_counts(const struct importance *im, const char *tensor, const float **counts) {
+    struct importance_row key = {.name = (char *)(uintptr_t)tensor};
+    const struct importance_row *row = bsearch(&key, im->rows, im->count, sizeof *im->rows, by_row_name);
+    if (!row) return 0;
+    *counts = row->counts;
+    return row->matrices;
 }
 
 tn_status importance_find(const struct importance *im, const char *tensor, int64_t columns, int64_t matrices,

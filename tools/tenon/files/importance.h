@@ -17,4 +17,8 @@ size_t importance_count(const struct importance *importance);
 tn_status importance_find(const struct importance *importance, const char *tensor, int64_t columns, int64_t matrices,
                           const float **weights);
 
+/* The matrices whose means the file has for a tensor, and the rows of input that each mean is of; 0: no such tensor.
+ */
+size_t importance_counts(const struct importance *importance, const char *tensor, const float **counts);
+
 #endif

@@ -28,6 +28,8 @@ struct mix_model mix_model_of(const tn_gguf *file, bool importance);
 bool mix_quantizes(const char *name, int n_dims);
 /* The type of a tensor under a mix; mix_fitting() adapts it to the row length. */
 tn_type mix_type(const struct mix *mix, const struct mix_model *model, const char *name, const int64_t ne[4]);
+/* Whether a mix is of little use without an importance file: below three and a half bits. */
+bool mix_wants_importance(const struct mix *mix);
 /* The closest type whose block size divides rows of `columns` elements. */
 tn_type mix_fitting(tn_type type, int64_t columns);
 
