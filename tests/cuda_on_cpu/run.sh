@@ -66,9 +66,11 @@ run test_gpu_memory 'integrated*' TENON_EMULATED_INTEGRATED=1
 edges '*'
 run test_gpu_matmul '*'
 run test_gpu_pages '*'
+run test_gpu_attention '*'
 run test_gpu_recurrent '*'
 run test_adapters '*'
 run test_gpu_pages 'layers*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
+run test_gpu_attention '*' TENON_EMULATED_PROCESSORS=3 TENON_EMULATED_SEED=3
 run test_gpu_recurrent '*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
 edges 'devices*' TENON_EMULATED_DEVICES=2
 edges 'long*' TENON_EMULATED_PROCESSORS=132 TENON_CUDA_PERSISTENT=0

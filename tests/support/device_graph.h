@@ -33,6 +33,11 @@ static inline void device_graph_begin(device_graph *w, const char *device) {
     assert_ok(tn_sched_new(&(tn_sched_params){.devices = {device}}, &w->sched));
     w->memory = tn_device_buffer_type(tn_stream_device(tn_sched_stream(w->sched, 0)));
 }
+/* Makes all ops repeatable. The graph has none yet. */
+static inline void device_graph_repeatable(device_graph *w) {
+    tn_arena_free(w->a);
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true, .repeatable = true}, &w->a));
+}
 static inline void device_graph_end(device_graph *w) {
     tn_sched_free(w->sched);
     for (int i = 0; i < w->n_buffers; i++) tn_buffer_free(w->buffers[i]);

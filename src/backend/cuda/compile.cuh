@@ -23,6 +23,7 @@ struct strand_plan {
     const tn_tensor *steps; // NULL: not made yet
     int64_t rows;
 };
+struct attention_plans; // kernels/many/attention_plan.cuh
 struct compilation {
     const device_description *device;
     launch_list *list;
@@ -31,6 +32,7 @@ struct compilation {
     converted_activations *converted; // cleared by every launch that is not a matrix multiplication
     const tn_tensor *converts;        // set while launches convert this operand rather than compute a node
     strand_plan *strands;
+    attention_plans *plans; // of attention
 };
 
 // ---- Adding launches ----

@@ -71,6 +71,19 @@ static int count_steps(const compiler *f) {
     }
     return steps;
 }
+// Memory for the plans of attention: as many as there are different ones, within limits.
+static void count_attention_plan(compiler *f, const tn_tensor *t) {
+    attention_plan_key key;
+    const size_t bytes = attention_plan_bytes(*f->device, t, &key);
+    if (!bytes) return;
+    if (bytes > f->plans.each) f->plans.each = bytes;
+    for (int i = 0; i < f->plans.count; i++)
+        if (memcmp(&f->plans.keys[i], &key, sizeof key) == 0) return;
+    if (f->plans.count < MAX_ATTENTION_PLANS) f->plans.keys[f->plans.count++] = key;
+}
+static size_t all_plan_bytes(const compiler *f) {
+    return f->strand_plan_bytes + (size_t)f->plans.count * f->plans.each;
+}
 static void count_node_readers(compiler *f) {
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
@@ -83,6 +96,7 @@ static void count_node_readers(compiler *f) {
         if (tn_op_get_family(t->op) == TN_FAMILY_RECURRENT && !node_is_idle(t) &&
             strand_plan_bytes(t) > f->strand_plan_bytes)
             f->strand_plan_bytes = strand_plan_bytes(t);
+        count_attention_plan(f, t);
     }
 }
 
@@ -126,7 +140,7 @@ scratch_needs compiler_scratch(const compiler *f) {
         if (bytes > most) most = bytes;
         counts = counts || f->nodes[i]->op == TN_OP_ATTENTION || f->nodes[i]->op == TN_OP_ARGMAX;
     }
-    return scratch_needs_of(2 * f->activation_buffer_bytes + f->strand_plan_bytes + most,
+    return scratch_needs_of(2 * f->activation_buffer_bytes + all_plan_bytes(f) + most,
                             f->steps ? persistent_memory_bytes(f->steps) : 0, counts);
 }
 scratch_table compiler_table(const compiler *f) {
@@ -223,11 +237,14 @@ tn_status compiler_run(compiler *f, const compile_params &params, launch_list *o
     strand_plan strands = {kernels + 2 * f->activation_buffer_bytes, NULL, 0};
     compilation c = {f->device,
                      out,
-                     kernels + 2 * f->activation_buffer_bytes + f->strand_plan_bytes,
+                     kernels + 2 * f->activation_buffer_bytes + all_plan_bytes(f),
                      (unsigned *)params.scratch,
                      &converted,
                      NULL,
-                     &strands};
+                     &strands,
+                     &f->plans};
+    f->plans.memory = kernels + 2 * f->activation_buffer_bytes + f->strand_plan_bytes;
+    f->plans.made = 0;
     launch_list_clear(out);
     f->activation_buffers = kernels;
     f->pending = NULL;

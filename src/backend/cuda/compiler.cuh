@@ -3,8 +3,8 @@
 #define TN_BACKEND_CUDA_COMPILER_CUH
 
 #include "backend/cuda/compile.cuh"
-#include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/many/attention_plan.cuh"
 #include "backend/cuda/kernels/persistent/persistent.cuh"
 
 enum {
@@ -40,6 +40,7 @@ struct compiler {
     int next_buffer;
     size_t activation_buffer_bytes;
     size_t strand_plan_bytes; // of recurrent layers; behind the buffers
+    attention_plans plans;    // behind them; `memory` is set by compiler_run
     // Nodes that the launches being compiled compute, and the records and steps that already have theirs.
     int lead; // the node being compiled
     int fused[MAX_FUSED], n_fused;

@@ -1,6 +1,7 @@
 // Attention: choosing a kernel, and the general kernel for what attention_decode.cu, attention_prefill.cu and
 // attention_latent.cu do not support. Which cells are visible to a query follows from positions and page tables in
 // device memory; no mask is stored.
+#include "backend/cuda/kernels/many/attention_plan.cuh"
 #include "backend/cuda/kernels/sparse/attention_selected.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 #include "tensor/attention_bias.h"
@@ -200,13 +201,18 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
 
 size_t attention_scratch(const device_description &device, const tn_tensor *t) {
     if (decode_supports(t)) return decode_scratch(device, t);
+    if (attention_is_planned(device, t)) return many_scratch(device, t);
+    if (t->flags & TN_FLAG_REPEATABLE) return 0;
     return !prefill_supports(device, t) && latent_supports(device, t) ? latent_scratch(device, t) : 0;
 }
 
 tn_status compile_attention(const compilation &c, const tn_tensor *t) {
     if (decode_supports(t)) return compile_decode(c, t, decode_extras{});
-    if (prefill_supports(*c.device, t)) return compile_prefill(c, t);
-    if (latent_supports(*c.device, t)) return compile_latent(c, t);
+    if (c.plans->count && attention_is_planned(*c.device, t)) return compile_many(c, t);
+    // The order of operations of the general kernel depends on the query's own cells alone.
+    const bool repeatable = t->flags & TN_FLAG_REPEATABLE;
+    if (!repeatable && prefill_supports(*c.device, t)) return compile_prefill(c, t);
+    if (!repeatable && latent_supports(*c.device, t)) return compile_latent(c, t);
     plain_job p = {};
     p.a = attention_job_of(t);
     p.selected = selected_job_of(t);

@@ -263,6 +263,12 @@ tn_status compile_decode(const compilation &c, const tn_tensor *t, const decode_
 bool prefill_supports(const device_description &device, const tn_tensor *t);
 tn_status compile_prefill(const compilation &c, const tn_tensor *t);
 
+// ---- Tokens of many sequences, and repeatable ops (attention_many.cu) ----
+
+bool attention_is_planned(const device_description &device, const tn_tensor *t);
+size_t many_scratch(const device_description &device, const tn_tensor *t);
+tn_status compile_many(const compilation &c, const tn_tensor *t);
+
 // ---- Large heads (attention_latent.cu) ----
 
 bool latent_supports(const device_description &device, const tn_tensor *t);

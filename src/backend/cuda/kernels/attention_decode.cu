@@ -1,4 +1,4 @@
-// Attention for up to 8 tokens, or up to 64 of many sequences. The logical cells of a token's sequence are split over
+// Attention for up to 8 tokens. The logical cells of a token's sequence are split over
 // blocks, and the last block to finish combines their results. A block computes all query heads of a key/value head,
 // or some of them.
 //
@@ -10,9 +10,7 @@ enum {
     THREADS = 256,
     CELLS = THREADS, // of a tile
     MAX_GROUP = 8,
-    // Tokens of any sequence; tokens of many sequences, where each needs the cells of its own only.
     MAX_TOKENS = 8,
-    MAX_SEQUENCES = 64,
     LEAST = 128,    // the fewest cells worth a block of their own
     MAX_SHARES = 64 // blocks of a head: two for each lane of the warp that combines them
 };
@@ -362,21 +360,13 @@ static int64_t decode_blocks_of(const tn_tensor *t) {
     return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + decode_heads_of(t) - 1) / decode_heads_of(t));
 }
 
-// The most tokens that run here. How many sequences they belong to is not known before a run: as many tokens as the
-// table has sequences are probably one of each. Twice as many, since a batch is rounded up with padding.
-static int64_t decode_tokens_of(const tn_tensor *t) {
-    const tn_tensor *pages = t->src[TN_ATTN_PAGES];
-    int64_t wanted = pages && pages->ne[2] > 1 ? 2 * pages->ne[2] : 0;
-    return wanted <= MAX_TOKENS ? MAX_TOKENS : wanted < MAX_SEQUENCES ? wanted : MAX_SEQUENCES;
-}
 bool decode_supports(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
-    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= decode_tokens_of(t) && q->ne[1] > 0 &&
-           q->ne[2] * decode_blocks_of(t) <= N_TICKETS;
+    return !(t->flags & TN_FLAG_REPEATABLE) && cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS &&
+           q->ne[1] > 0 && q->ne[2] * decode_blocks_of(t) <= N_TICKETS;
 }
 bool decode_takes_more(const tn_tensor *t) {
-    return decode_supports(t) && t->src[TN_ATTN_Q]->ne[2] <= MAX_TOKENS && t->src[TN_ATTN_K]->type == TN_F16 &&
-           t->src[TN_ATTN_V]->type == TN_F16;
+    return decode_supports(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
 }
 
 // Enough blocks for two on every multiprocessor, but no more than the last one can combine.

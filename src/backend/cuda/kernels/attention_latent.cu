@@ -165,7 +165,7 @@ __global__ static void __launch_bounds__(THREADS) latent_kernel(latent_job d) {
         all = {true,     query.seq < 0 ? NEVER : query.seq, logical_cells(j, query), sees.low, sees.low, sees.high,
                sees.high};
     } else {
-        all = queries_after(j, row0, share, -1, m.low, m.high);
+        all = queries_after(j, row0, share, j.tokens, -1, m.low, m.high);
     }
     begin_sequence();
     auto advance = [&](int stage, tile_cells *cells, bool *is_whole) {
@@ -179,7 +179,7 @@ __global__ static void __launch_bounds__(THREADS) latent_kernel(latent_job d) {
                 from = tile + CELLS;
             }
             if (tile >= 0 || all.is_alone) return tile;
-            all = queries_after(j, row0, share, all.seq, m.low, m.high);
+            all = queries_after(j, row0, share, j.tokens, all.seq, m.low, m.high);
             begin_sequence();
         }
     };

@@ -53,14 +53,14 @@ struct queries {
     int cells;     // logical cells of the sequence
     int min_low, max_low, min_high, max_high;
 };
-// The queries of the block's lowest sequence above `after`. The block's rows begin with row0, and `share` rows belong
-// to a token. All warps compute the same.
-__device__ static queries queries_after(const attention_job &j, int row0, int share, int after,
+// The queries of the block's lowest sequence above `after`. The block's rows begin with row0 and end before those of
+// token `end`, and `share` rows belong to a token. All warps compute the same.
+__device__ static queries queries_after(const attention_job &j, int row0, int share, int end, int after,
                                         const int (&low)[QUERIES], const int (&high)[QUERIES]) {
     int lane = threadIdx.x % 32, seq[2], lows[2], highs[2];
     for (int i = 0; i < 2; i++) {
         int t = (row0 + lane + 32 * i) / share;
-        seq[i] = t < j.tokens ? query_of(j, t).seq : -1;
+        seq[i] = t < end ? query_of(j, t).seq : -1;
     }
     queries all = {};
     all.seq = warp_min_int(min(seq[0] > after ? seq[0] : NEVER, seq[1] > after ? seq[1] : NEVER));

@@ -22,6 +22,15 @@ __device__ static inline void copy16_some(uint32_t to, const void *from, int rea
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real));
 #endif
 }
+// Copies 4, 8 or 16 bytes in the same way.
+template <int N> __device__ static inline void copy_bytes(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(N));
+#else
+    for (int i = 0; i < N / 4; i++) ((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+#endif
+}
 // The copies since the last call form a group.
 __device__ static inline void copies_commit() {
 #if __CUDA_ARCH__ >= 800
