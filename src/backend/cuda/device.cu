@@ -93,6 +93,7 @@ void cuda_device_names(tn_device *device, tn_buffer_type *type, const device_des
     // A discrete GPU could follow pointers to the host's memory, too, but only as fast as the bus.
     device->kind = d.integrated ? TN_DEVICE_IGPU : TN_DEVICE_GPU;
     device->caps.unified = device->caps.wrap_host = d.integrated;
+    device->caps.repeatable = d.async_copies; // below, matmuls with many columns are left to cuBLASLt
 }
 static bool cuda_open_device(cuda_device *d, int ordinal) {
     enum { LOWEST_CAPABILITY = 75 };
