@@ -22,7 +22,7 @@ folder=$(find "$golden/hf" -mindepth 1 -maxdepth 1 -name 'llama*' 2> /dev/null |
 [ -n "$folder" ] && ln -s "$(realpath "$folder")" folder
 mkdir -p hub/owner/model-GGUF && cp model.gguf hub/owner/model-GGUF/model-Q4_K_M.gguf
 if command -v python3 > /dev/null; then
-    python3 "$here/local_hub.py" hub port &
+    python3 "$here/../data/local_hub.py" hub port &
     server=$!
     trap 'kill $server 2> /dev/null; rm -rf "$work"' EXIT
     for _ in $(seq 100); do [ -s port ] && break || sleep 0.05; done

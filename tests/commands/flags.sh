@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../support/checks.sh"
 command -v python3 > /dev/null || skip "needs python3"
 here=$(cd "$(dirname "$0")" && pwd)
-python3 "$here/walk_flags.py" "$tenon" "$here/../data/llama_flags.tsv" || failed "the table of flags"
+python3 "$here/../data/walk_flags.py" "$tenon" "$here/../data/llama_flags.tsv" || failed "the table of flags"
 
 # Values as other programs take them.
 run() { "$tenon" run -n 4 --temp 0 "$@" < /dev/null; }

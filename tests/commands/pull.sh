@@ -21,7 +21,7 @@ mkdir -p "$hub/org/split/Q4_K_M" "$hub/org/only" "$hub/org/none"
 cp "$work/m.gguf" "$hub/org/only/only-IQ3_XS.gguf"
 echo x > "$hub/org/none/README.md"
 head -c 8000000 /dev/urandom > "$hub/org/slow/slow-Q4_K_M.gguf"
-python3 "$here/local_hub.py" "$hub" "$work/port" &
+python3 "$here/../data/local_hub.py" "$hub" "$work/port" &
 server=$!
 trap 'kill $server 2> /dev/null; rm -rf "$work"' EXIT
 for _ in $(seq 100); do
