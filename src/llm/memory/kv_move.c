@@ -180,7 +180,11 @@ static tn_status gather_pages(tn_session *s, int group) {
         for (int32_t n; (n = tn__pages_gather(t, seq, TN__MOVE_CELLS, g->move_from, g->move_to)) > 0;) {
             tn_status status = run_move(s, TN__GRAPH_MOVE, group, n);
             if (status == TN_OK) continue;
-            (void)tn__pages_remove(t, seq, 0, -1); /* its cells were being moved */
+            /* Its cells were being moved: nothing of it stays, in no group and no recurrent state. */
+            if (seq < t->n_seqs)
+                (void)tn_session_seq_remove(s, seq, 0, -1);
+            else
+                tn__prefix_remove(s, seq);
             return status;
         }
     return TN_OK;

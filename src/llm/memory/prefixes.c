@@ -285,7 +285,8 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
         if (tn__tiers_load(s, seq, m.matching, tokens, &n) == TN_OK) *n_taken = n;
         x->in_use = -1;
     }
-    if (!*n_taken && m.found >= 0 && t->sequences[m.found].n) { /* loading may have made room */
+    if (!*n_taken && m.found >= 0 && t->sequences[m.found].n &&
+        tn__prefix_continues(s, m.found, m.longest)) { /* loading may have made room */
         use_prefix(s, m.found);
         const tn_status status = copy_cells(s, m.found, seq, m.longest);
         if (status != TN_OK) remove_list(s, seq);

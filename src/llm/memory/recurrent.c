@@ -199,6 +199,7 @@ void tn__recurrent_remove(tn__recurrent *s, int32_t list) {
     if (!s->n_rows) return;
     tn__state_owner *o = &s->owners[list];
     release_row(s, o->row);
+    release_row(s, o->before); /* of a batch that fails */
     *o = (tn__state_owner){.row = TN__STATE_NONE, .before = TN__STATE_SAME, .last = -1};
     s->changes++;
 }

@@ -150,6 +150,11 @@ static void tree_decode(tree_state *f, int32_t seq, int32_t from) {
     const int32_t left = tn_session_seq_last(f->c->warm, seq) + 1;
     assert_true(left == from || left == 0);
     x->n = left;
+    for (int i = 0; i < SEQS; i++) { /* another one's cells may have been on the move */
+        const int32_t other = tn_session_seq_last(f->c->warm, i) + 1;
+        assert_true(other == f->live[i].n || (other == 0 && status == TN_E_ABORTED));
+        f->live[i].n = other;
+    }
 }
 
 static void tree_begin(tree_state *f, int32_t seq) {
