@@ -3,7 +3,8 @@
 # takes seconds. Servers are asked to stop. What cannot be had here (a model with a chat template, a gigabyte) is named.
 set -u
 build=$(cd "$1" && pwd)
-page=$(cd "$(dirname "$0")/../.." && pwd)/docs/cli.md
+tests=$(cd "$(dirname "$0")/.." && pwd)
+page=$tests/../docs/cli.md
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -21,7 +22,11 @@ tiny=layers=2,width=64,heads=2,kv=2,head=32,ffn=256,vocab=2000,ctx=8192
 } > log 2>&1 || { cat log; exit 1; }
 echo "What is a fox?" > questions.txt
 echo "Dear fox," | tee letter.txt lines.txt > book.txt
-for _ in $(seq 300); do echo "There was a fox that ate a hen."; done > wiki.test.raw
+for _ in $(seq 300); do echo "There was a fox that ate a hen."; done | tee calibration.txt more.txt > wiki.test.raw
+tenon imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf > log 2>&1 || { cat log; exit 1; }
+for name in poet lawyer; do
+    command -v python3 > /dev/null && { python3 "$tests/data/make_adapter.py" model.gguf $name.gguf 1 || exit 1; }
+done
 echo '{"type": "object", "properties": {"legs": {"type": "integer", "maximum": 9}}, "required": ["legs"]}' > fox-schema.json
 echo "1,403,407" > ids.txt
 printf 'id,lower,upper,size\na,0,3,4096\nb,1,4,8192\nc,3,6,4096\n' > trace.csv
@@ -35,6 +40,8 @@ while read -r line; do
     case $line in
     "tenon render model.gguf"* | *"--key tokenizer.chat_template"*) expected=1 ;; # this model has no chat template
     "tenon synth bench.gguf"* | "tenon convert"*) continue ;;                     # a gigabyte; tests/commands/convert.sh
+    *"embed reranker.gguf"*) continue ;;                                          # tests/commands/rerank.sh
+    "tenon lora"*) [ -e poet.gguf ] || continue ;;                                # without python3
     *"man -l"*) command -v man > /dev/null || continue ;;
     "source <("*) [ -e /dev/fd/0 ] || continue ;; # needs /proc
     "tenon pull "[A-Z]*) continue ;;                                              # tests/commands/pull.sh
