@@ -122,13 +122,13 @@ TN_API tn_status tn_chat_parser_new(const tn_chat_prompt *prompt, tn_chat_parser
 TN_API tn_status tn_chat_parser_feed(tn_chat_parser *parser, const char *text, size_t length,
                                      tn_chat_event_fn on_event, void *user);
 TN_API tn_status tn_chat_parser_finish(tn_chat_parser *parser, tn_chat_event_fn on_event, void *user);
-/* The message so far: {"role": "assistant", "content", "reasoning_content", "tool_calls", "note"}, as JSON text. A call
- * whose arguments are not JSON is text at the end of the content, and "note" says so. */
+/* The message so far: {"role": "assistant", "content", "reasoning_content", "tool_calls", "note"}, as JSON text. A
+ * call whose arguments are not JSON is text at the end of the content, and "note" says so. */
 TN_API tn_status tn_chat_parser_message(const tn_chat_parser *parser, char **json);
 /* The number of calls so far, without those whose arguments are not JSON. */
 TN_API size_t tn_chat_parser_calls(const tn_chat_parser *parser);
-/* One sentence about the first text that looked like a call and was none, or was cut: it became content, and is part of
- * the message's content. NULL if there is nothing to say. Valid until the next call for this parser. */
+/* One sentence about the first text that looked like a call and was none, or was cut: it became content, and is part
+ * of the message's content. NULL if there is nothing to say. Valid until the next call for this parser. */
 TN_API const char *tn_chat_parser_note(const tn_chat_parser *parser);
 TN_API void tn_chat_parser_free(tn_chat_parser *parser); /* accepts NULL */
 

@@ -11,10 +11,11 @@ trap 'rm -rf "$work"' EXIT
 export TENON_BACKEND_PATH=$build/cuda_on_cpu/$capability TENON_GPU=cuda0
 
 run() { # program, pattern, VARIABLE=VALUE…
-    local program=$1 pattern=$2
+    local program=$1 pattern=$2 begin=$SECONDS
     shift 2
     echo "---- $program $pattern $*"
     env "$@" TENON_TESTS="$pattern" "$build/tests/$program" 2>&1 || failures=$((failures + 1))
+    echo "---- $((SECONDS - begin)) s"
 }
 tests() { run test_gpu "$@"; }
 edges() { run test_gpu_edges "$@"; }

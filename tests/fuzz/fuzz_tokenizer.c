@@ -67,7 +67,8 @@ static void check_text(const tn_tokenizer *t, const char *text, size_t size, uns
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     enum { MOST_TOKENS = 255 + 256, MOST_MERGES = 255 };
-    static const char *const models[] = {"gpt2", "llama", "gemma4", "bert", "t5", "gpt2", "rwkv", "plamo2", "whitespace"};
+    static const char *const models[] = {"gpt2", "llama", "gemma4", "bert",      "t5",
+                                         "gpt2", "rwkv",  "plamo2", "whitespace"};
     static tn_gguf_str tokens[MOST_TOKENS], merges[MOST_MERGES];
     static float scores[MOST_TOKENS];
     static int32_t types[MOST_TOKENS];

@@ -1,7 +1,7 @@
 /* Repeatable sessions: the logits of a token have the same bits however the tokens of its sequence are divided into
  * batches, whatever other sequences the batches hold, with taken prefixes, micro-batches and pages of any size and
- * any number of threads. Every level of this machine's CPU is tested in a process of its own; with TENON_GPU that device
- * instead. */
+ * any number of threads. Every level of this machine's CPU is tested in a process of its own; with TENON_GPU that
+ * device instead. */
 #include "support.h"
 
 #include "backend/cpu/kernels/kernels.h"

@@ -102,7 +102,8 @@ static tn_status decode_prompts(struct bench *b) {
         tokens[filled] = token_at(b, (int32_t)(i % INT32_MAX));
         seqs[filled++] = (int32_t)(i / b->prompt);
         if (filled < most && i + 1 < count) continue;
-        TN_TRY(tn_session_decode(b->loaded.session, &(tn_batch){.n_tokens = filled, .tokens = tokens, .seqs = seqs}));
+        const tn_batch batch = {.n_tokens = filled, .tokens = tokens, .seqs = seqs};
+        TN_TRY(tn_session_decode(b->loaded.session, &batch));
         progress_update(&b->progress, b->progress.done + (uint64_t)filled);
         filled = 0;
     }
@@ -117,8 +118,8 @@ static tn_status decode_steps(struct bench *b, int32_t steps) {
             tokens[i] = token_at(b, b->prompt + k + 31 * i);
             seqs[i] = i;
         }
-        TN_TRY(tn_session_decode(b->loaded.session,
-                                 &(tn_batch){.n_tokens = b->sequences, .tokens = tokens, .seqs = seqs}));
+        const tn_batch batch = {.n_tokens = b->sequences, .tokens = tokens, .seqs = seqs};
+        TN_TRY(tn_session_decode(b->loaded.session, &batch));
         progress_update(&b->progress, b->progress.done + (uint64_t)b->sequences);
     }
     return TN_OK;

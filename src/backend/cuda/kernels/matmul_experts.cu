@@ -273,10 +273,20 @@ struct expert_shape {
         return parts == 1 ? 0 : (size_t)(tiles * row_tiles * parts) * TILE_ROWS * (size_t)width * 4;
     }
 };
+// The narrowest tile from `width` on that there is a kernel for and that the device's shared memory holds: stages of
+// narrow tiles are longer. Results do not depend on it.
+static int width_that_fits(const device_description &d, const tn_tensor *t, int width) {
+    for (; width < 64; width *= 2) {
+        const tile_choice c = tile_kernel_of(kind_of(t->src[0]), true, width);
+        if (c.kernel && c.shared <= d.shared_per_block) break;
+    }
+    return width;
+}
 static expert_shape expert_shape_of(const device_description &d, const tn_tensor *t) {
     const int64_t pairs = tn_nelements(t->src[2]), experts = t->src[0]->ne[2], each = pairs / experts;
     expert_shape s = {};
     s.width = each <= 4 ? 8 : each <= 8 ? 16 : each <= 16 ? 32 : each <= 48 || d.major < 9 ? 64 : 128;
+    s.width = width_that_fits(d, t, s.width);
     s.segments = tile_segments(t->src[0]->ne[1], t->src[0]->ne[0]);
     s.tiles = expert_tiles_for(pairs, experts, s.width);
     s.row_tiles = (t->src[0]->ne[1] + TILE_ROWS - 1) / TILE_ROWS;
