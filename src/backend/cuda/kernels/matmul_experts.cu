@@ -273,13 +273,17 @@ struct expert_shape {
         return parts == 1 ? 0 : (size_t)(tiles * row_tiles * parts) * TILE_ROWS * (size_t)width * 4;
     }
 };
-// The narrowest tile from `width` on that there is a kernel for and that the device's shared memory holds: stages of
-// narrow tiles are longer. Results do not depend on it.
+// Not every type has a kernel for every width, and stages of narrow tiles are longer than some devices have shared
+// memory for. The narrowest tile from `width` on, or the widest below, that can run: results do not depend on it.
 static int width_that_fits(const device_description &d, const tn_tensor *t, int width) {
-    for (; width < 64; width *= 2) {
-        const tile_choice c = tile_kernel_of(kind_of(t->src[0]), true, width);
-        if (c.kernel && c.shared <= d.shared_per_block) break;
-    }
+    auto fits = [&](int w) {
+        const tile_choice c = tile_kernel_of(kind_of(t->src[0]), true, w);
+        return c.kernel && c.shared <= d.shared_per_block;
+    };
+    for (int w = width; w <= 128; w *= 2)
+        if (fits(w)) return w;
+    for (int w = width / 2; w >= 8; w /= 2)
+        if (fits(w)) return w;
     return width;
 }
 static expert_shape expert_shape_of(const device_description &d, const tn_tensor *t) {
