@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: configure build demo test zoo bench bench-peers bench-check bars bars-gpu fault soak asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
+.PHONY: configure build demo test test-speculate test-cuda test-web pictures zoo bench bench-peers bench-check bars bars-gpu fault test-clients soak test-python mutate asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
 
 configure: setup-build
 	@echo "configuring $(BUILD) (log: $(BUILD)/configure.log)"
@@ -24,8 +24,12 @@ demo: configure ## build the program, write a story with the default model, and 
 test: build ## build and run all tests
 	@cd $(BUILD) && $(CTEST)
 
+test-cuda: build ## everything that the emulated CUDA backend can test, in several orders of threads (an hour)
+	@for c in 75 80 90; do TENON_LONG=1 tests/cuda_on_cpu/run.sh $(BUILD) $$c || exit 1; done
+
 zoo: build ## compare the models of the golden zoo and the converted Hugging Face folders with their references
-	@MODES="batch cuts pairs" tests/zoo/run.sh $(BUILD); MODES="batch cuts pairs" tests/zoo/hf.sh $(BUILD)
+	@MODES="batch cuts pairs fit" tests/zoo/run.sh $(BUILD); MODES="batch cuts pairs" tests/zoo/hf.sh $(BUILD)
+	@[ ! -e $(BUILD)/cuda_on_cpu/90/libtenon-cuda.so ] || { echo "on the emulated CUDA device:"; TENON_BACKEND_PATH=$(BUILD)/cuda_on_cpu/90 TENON_ZOO_DEVICE=cuda0 tests/zoo/run.sh $(BUILD); }
 
 bench: build ## our own figures against what the machine can do at most (ONLY="model plan" for some)
 	@bench/run.sh $(BUILD)
@@ -51,13 +55,18 @@ lint: setup-lint build ## check format, folder rules, static analysis and genera
 format: setup-lint ## format all C and CUDA files
 	@scripts/sources.sh | xargs clang-format -i
 
-docs: build ## write the generated parts of docs/ again: cli.md, architectures.md, support.md, the headers in api.md, the include rules in architecture.md
+test-speculate: build ## 1,000 prompts for every way of guessing tokens, and 20,000 draws: the same texts and the same distribution as without
+	@TENON_LONG=1 $(BUILD)/tests/test_speculate
+	@cd $(BUILD) && TENON_LONG=1 ctest -R '^server_guesses$$' --output-on-failure
+
+docs: build ## write the generated parts of docs/ again: cli.md, architectures.md, support.md, the headers in api.md, the include rules in architecture.md, the declarations of the Python package
 	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
 	@$(BUILD)/bin/tenon help --architectures > docs/architectures.md
 	@$(BUILD)/bin/tenon help --flags > docs/flags.md
 	@scripts/support_doc.sh $(BUILD) > $(BUILD)/support.md && cp $(BUILD)/support.md docs/support.md
 	@scripts/api_doc.sh > $(BUILD)/api.md && cp $(BUILD)/api.md docs/api.md
 	@scripts/module_doc.sh > $(BUILD)/architecture.md && cp $(BUILD)/architecture.md docs/architecture.md
+	@bindings/python/declarations.py || [ $$? = 77 ]
 
 coverage: setup-coverage ## run the tests and show which lines of src/ they reach, ISA-specific kernels left out
 	@cmake --preset coverage > /dev/null && cmake --build build-coverage -j $(JOBS) && cd build-coverage && $(CTEST)
@@ -78,11 +87,27 @@ bars: build ## run what the project promises and a machine without a GPU can che
 bars-gpu: build ## the same on a machine with an NVIDIA GPU, in parts of at most eight minutes: make bars-gpu PART=1
 	@scripts/bars.sh --gpu $(BUILD) $(or $(PART),1)
 
+test-web: build ## test the web UI in Chromium and Firefox (BROWSERS="chrome" for one; needs npm's registry)
+	@tests/web/run.sh $(BUILD) $(BROWSERS)
+
+pictures: build ## make the pictures of the web UI in docs/pictures again
+	@tests/web/run.sh $(BUILD) pictures
+
 fault: build ## try the program under fault: no memory, short reads, full disk, signals, changing files and clocks
 	@tests/fault/run.sh $(BUILD) $(PARTS)
+	@tests/fault/server_attacks.sh $(BUILD)
+
+test-clients: build ## let clients from npm talk to a server and print what each of them did (a skip is a failure)
+	@tests/clients/run.sh $(BUILD)
 
 soak: build ## let clients come, go, stall and misbehave at a server: make soak MINUTES=5
 	@tests/soak/run.sh $(BUILD) $(or $(MINUTES),5)
+
+test-python: build ## test the Python package, and open and close a thousand models with it
+	@TENON_MODELS=1000 tests/project/python.sh $(BUILD)
+
+mutate: build ## do tests notice random changes of sources? make mutate FILES="src/text src/plan" SECONDS=600 (SEED=…, ARGS=--again)
+	@python3 tests/mutate/mutate.py --build $(BUILD) --seconds $(or $(SECONDS),600) $(addprefix --seed ,$(SEED)) $(ARGS) $(or $(FILES),src)
 
 fresh: ## run make test and make demo in a fresh Debian 12 (needs root and debootstrap)
 	@scripts/fresh.sh

@@ -1,7 +1,7 @@
 /* GPU benchmark: measured peaks of the card, then tokens per second of models and their share of the peaks.
  *
  *   build/bench/gpu [device=cuda0] [prompt=512] [depth=0] [generate=128] [repeat=5] [sequences=1,8,32]
- *                   [repeatable=1] MODEL.gguf …
+ *                   [repeatable=1] [ubatch=0] MODEL.gguf …
  *
  * With sequences=…: so many sequences have prompts of `prompt` tokens, then generate `generate` tokens each. */
 #include "tenon/llm.h"
@@ -129,7 +129,7 @@ static double bytes_per_token(const tn_model *model) {
 typedef struct settings {
     const char *device;
     int prompt, depth, generate, repeat;
-    int sequences[16], n_sequences;
+    int sequences[16], n_sequences, ubatch;
     bool repeatable;
 } settings;
 
@@ -146,7 +146,8 @@ static tn_status run_model(const settings *s, const char *path, double ceiling, 
     p.n_ctx = s->prompt + s->depth + s->generate + 16;
     p.n_ctx = (p.n_ctx + 255) / 256 * 256;
     p.repeatable = s->repeatable;
-    if (s->depth == 0 && p.n_ctx > 1024) p.n_ctx = 1024;
+    if (s->prompt > p.n_batch) p.n_batch = s->prompt;
+    if (s->ubatch) p.n_ubatch = s->ubatch;
     uint64_t begin = tn_time_ns();
     tn_status status = tn_session_open(model, &p, &session);
     double load = (double)(tn_time_ns() - begin) * 1e-9;
@@ -243,6 +244,7 @@ static tn_status run_sequences(const settings *s, const char *path, int n, doubl
     p.devices[0] = s->device;
     p.n_seqs = n;
     p.repeatable = s->repeatable;
+    if (s->ubatch) p.n_ubatch = s->ubatch;
     p.n_ctx = (s->prompt + s->generate + WARM_UP + 63) / 64 * 64 * n;
     tn_status status = tn_session_open(model, &p, &session);
     double prefill[16] = {0}, decode[16] = {0}, both[16] = {0};
@@ -285,7 +287,7 @@ static bool read_sequences(settings *s, const char *list) {
 }
 
 int main(int argc, char **argv) {
-    settings s = {"cuda0", 512, 0, 128, 5, {0}, 0, false};
+    settings s = {"cuda0", 512, 0, 128, 5, {0}, 0, 0, false};
     double read = 0, copy = 0, flops = 0, bus = 0;
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "device=", 7) == 0) s.device = argv[i] + 7;
@@ -293,6 +295,7 @@ int main(int argc, char **argv) {
             sscanf(argv[i], "generate=%d", &s.generate) == 1 || sscanf(argv[i], "repeat=%d", &s.repeat) == 1)
             continue;
         if (strcmp(argv[i], "repeatable=1") == 0) s.repeatable = true;
+        if (sscanf(argv[i], "ubatch=%d", &s.ubatch) == 1 && s.ubatch < 0) s.ubatch = 0;
         if (strncmp(argv[i], "sequences=", 10) == 0 && !read_sequences(&s, argv[i] + 10))
             return fprintf(stderr, "gpu: sequences: a list of at most 16 numbers from 1 to 512\n"), 2;
     }

@@ -16,8 +16,8 @@ function(tenon_fuzzer target) # and its sources
   endif()
   # The server's HTTP side needs libevent; its engine is replaced by the fuzzer's own.
   if(target MATCHES "_http$")
-    file(GLOB serve CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/serve/*.c)
-    list(FILTER serve EXCLUDE REGEX "/(batch|embedder|load|output|room|slot_cache|speed_picture)\\.c$")
+    file(GLOB_RECURSE serve CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/serve/*.c)
+    list(FILTER serve EXCLUDE REGEX "/(batch/[a-z_]*|speed_picture|fit_view|catalog|models_api)\\.c$")
     target_sources(${target} PRIVATE ${serve} tools/tenon/cli/text_buffer.c)
     target_include_directories(${target} PRIVATE tools/tenon)
     target_link_libraries(${target} PRIVATE PkgConfig::LIBEVENT)

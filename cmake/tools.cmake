@@ -1,6 +1,7 @@
 # The tenon program: one file per command. tools/tenon/commands/NAME.c defines command_NAME; the table of commands is
 # generated from the file names, so that adding a command touches no shared file.
-file(GLOB tool_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/*.c ${CMAKE_SOURCE_DIR}/tools/tenon/*/*.c)
+file(GLOB tool_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/*.c ${CMAKE_SOURCE_DIR}/tools/tenon/*/*.c
+     ${CMAKE_SOURCE_DIR}/tools/tenon/serve/*/*.c)
 file(GLOB command_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/commands/*.c)
 list(SORT command_sources)
 set(declarations)
@@ -28,7 +29,7 @@ target_include_directories(tenon_frame PUBLIC tools/tenon include)
 target_link_libraries(tenon_frame PRIVATE tenon_flags PkgConfig::LIBEDIT PkgConfig::JANSSON)
 
 # The web UI of tenon serve is part of the program.
-file(GLOB web_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/web/*)
+file(GLOB_RECURSE web_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/web/*)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/web_files.c VERBATIM
   DEPENDS ${web_files} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
   COMMAND ${CMAKE_COMMAND} -DOUT=${CMAKE_BINARY_DIR}/generated/web_files.c

@@ -2,10 +2,10 @@
 # api_doc.sh: prints docs/api.md with its table of headers generated from each header's first comment.
 cd "$(dirname "$0")/.."
 table=$(
-    for header in include/tenon/*.h; do
+    for header in include/tenon/*.h include/tenon/*/*.h; do
         # The first paragraph of the first comment, on one line.
         text=$(awk 'NR == 1 { sub(/^\/\* */, "") } { sub(/^ \* ?/, "") } /^$/ { exit } { end = sub(/ *\*\/.*/, ""); printf "%s ", $0; if (end) exit }' "$header")
-        echo "| [\`tenon/$(basename "$header")\`](../$header) | ${text% } |"
+        echo "| [\`${header#include/}\`](../$header) | ${text% } |"
     done
 )
 awk -v table="$table" '/^<!-- headers -->/ { print; print table; skip = 1; next } /^<!-- end -->/ { skip = 0 } !skip' docs/api.md

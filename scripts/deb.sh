@@ -10,6 +10,7 @@ rm -rf "$root"
 cmake --install "$build" --prefix "$root/usr" > /dev/null
 strip --strip-unneeded "$root"/usr/bin/tenon "$root"/usr/lib/*.so.*.*.*
 gzip -9n "$root/usr/share/man/man1/tenon.1"
+mkdir -p "$root/usr/lib/python3/dist-packages" && ln -s ../../../share/tenon/python/tenon "$root/usr/lib/python3/dist-packages/tenon"
 install -Dm644 LICENSE "$root/usr/share/doc/tenon/copyright"
 install -Dm644 docs/tenon.service "$root/usr/share/doc/tenon/examples/tenon.service"
 mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions" # where Debian's zsh looks

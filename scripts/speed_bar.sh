@@ -1,5 +1,5 @@
 #!/bin/bash
-# speed_bar.sh BUILD LEAST [1b|8b]: this build against the last release's, in turn (bench/pairs.py). The release is built
+# speed_bar.sh BUILD LEAST [1b|8b]: this build against the last release's, in turn (bench/peers/pairs.py). The release is built
 # from its commit into build-old/ unless OLD names its tenon program.
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,6 +22,6 @@ for shape in $shapes; do
     [ -e "$model" ] || "$build/bin/tenon" synth "$model" --shape "$shape" --type Q4_K_M > /dev/null
     case $shape in 8b) sizes="--prompt 128 --predict 16" ;; *) sizes="--prompt 512 --predict 64" ;; esac
     "$build/bin/tenon" devices | grep -q '^cuda' && sizes="--prompt 512 --predict 128 --repeat 5"
-    bench/pairs.py "$old" "$build/bin/tenon" "$model" --least "$least" $sizes || status=1
+    bench/peers/pairs.py "$old" "$build/bin/tenon" "$model" --least "$least" $sizes || status=1
 done
 exit $status

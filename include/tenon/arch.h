@@ -75,7 +75,9 @@ extern "C" {
 #define TN_ARCH_EXPERTS_NORM TN_ARCH_BIT(54)   /* ffn_norm_exps, the norm of the experts' input */
 #define TN_ARCH_CHUNK_EXPERTS TN_ARCH_BIT(55)  /* small experts, each shared by a group of the others */
 #define TN_ARCH_FULL_KDA_GATE TN_ARCH_BIT(57)  /* Kimi delta attention: the last gate is one matrix, ssm_g */
-#define TN_ARCH_LATENT_K_NORM TN_ARCH_BIT(56)  /* latent attention: attn_k_norm of the key that all heads share */
+#define TN_ARCH_RELATIVE_BIAS                                                                                        \
+    TN_ARCH_BIT(58) /* T5: attn_rel_b, biases by distance; attn_o is the output of attention */
+#define TN_ARCH_LATENT_K_NORM TN_ARCH_BIT(56) /* latent attention: attn_k_norm of the key that all heads share */
 
 /* How the weights of a Hugging Face class differ from those in GGUF. */
 typedef enum tn_arch_hf_trait {

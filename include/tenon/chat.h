@@ -23,6 +23,10 @@ typedef struct tn_chat_template tn_chat_template; /* immutable: threads may shar
  * TN_E_SYNTAX: the message has the line. TN_E_UNSUPPORTED: the template uses include, import or extends. */
 TN_API tn_status tn_chat_template_new(const char *text, tn_chat_template **out);
 TN_API void tn_chat_template_free(tn_chat_template *chat); /* accepts NULL */
+/* Jinja source by the customary name of a format ("chatml", "llama3", "command-r" …), for models whose file has no
+ * template; NULL: there is none of this name. */
+TN_API const char *tn_chat_template_by_name(const char *name);
+TN_API const char *tn_chat_template_name(size_t index); /* NULL past the last */
 
 /* What a template supports. tn_chat_prompt_new converts messages that need more: system messages move to the front of
  * the first user message, tools are described in the system message, and so on. */
@@ -62,13 +66,15 @@ typedef enum tn_tool_choice { TN_TOOLS_AUTO, TN_TOOLS_NONE, TN_TOOLS_REQUIRED } 
 typedef struct tn_chat_params {
     const char *messages;       /* JSON array */
     const char *tools;          /* JSON array of {"type": "function", "function": {…}}, or NULL */
-    const char *variables;      /* JSON object of further variables (enable_thinking …), or NULL */
+    const char *variables;      /* JSON object of further variables, or NULL. "enable_thinking": false also ends
+                                   the reasoning that a template begins by itself */
     const char *bos_token;      /* text of the token; NULL: "" */
     const char *eos_token;      /* text of the token; NULL: "" */
     const char *tool_name;      /* with TN_TOOLS_REQUIRED: the only tool to call; NULL: any */
     tn_tool_choice tool_choice; /* TN_TOOLS_NONE omits the tools */
     bool parallel_calls;        /* allow several calls in one message */
     bool generation_prompt;     /* end with the start of the assistant's turn */
+    bool continue_final;        /* the last message, the assistant's, is the beginning of the answer */
     bool keep_reasoning;        /* leave reasoning in the content */
     const char *format;         /* how answers are written, by name; NULL: as the template shows */
     int64_t now;                /* as for tn_chat_render */

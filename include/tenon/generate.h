@@ -63,6 +63,123 @@ TN_API int tn_generator_stop(const tn_generator *generator);
 /* Tokens of the text so far; one that ended it does not count. */
 TN_API int64_t tn_generator_count(const tn_generator *generator);
 
+/* ---- Speculative decoding ---- */
+
+/* Speculative decoding: tokens are guessed, and one decode checks several of them.
+ *
+ * Decoding a token waits for memory, so that a batch with a few more rows costs little more. A speculator guesses how
+ * sequences go on. The caller puts the guesses behind the sampled token of each sequence, decodes all in one batch,
+ * and samples row after row with the sequence's own sampler, as long as the sampled token is the guessed one. The
+ * first that is not is the token to go on with, and what was guessed after it is taken back. So every token is drawn
+ * from the model's own distribution, by the same random numbers as without guesses: greedy and seeded text are the
+ * same.
+ *
+ *     tn_guess guess = {.seq = 0, .tokens = tokens, .n_tokens = n, .room = room, .sampler = sampler};
+ *     TN_TRY(tn_speculator_propose(speculator, &guess, 1));
+ *     // decode tokens[n - 1], guess.guess[0], …, guess.guess[guess.n - 1] with tn_batch.guesses and outputs; sample
+ *     tn_speculator_checked(speculator, &guess, n_accepted);
+ *     TN_TRY(tn_session_seq_rewind(session, 0, n + n_accepted));
+ *
+ * tn_session_next does all of this for a session with a speculator. A speculator belongs to the session's thread. Its
+ * memory is taken when it is made. */
+
+typedef struct tn_speculator tn_speculator;
+
+/* Who guesses: X(KIND, "name", "what it is"). */
+#define TN_SPEC_TABLE(X)                                                                                             \
+    X(NONE, "none", "nobody")                                                                                        \
+    X(NGRAM, "ngram", "what followed the last tokens when they stood in the text before")                            \
+    X(DRAFT, "draft", "a smaller model")                                                                             \
+    X(MTP, "mtp", "the model's own layers for further tokens")                                                       \
+    X(CALLBACK, "callback", "a function of the caller")
+
+typedef enum tn_spec_kind {
+#define TN_X(KIND, name, text) TN_SPEC_##KIND,
+    TN_SPEC_TABLE(TN_X)
+#undef TN_X
+        TN_SPEC_KINDS
+} tn_spec_kind;
+TN_API const char *tn_spec_kind_name(tn_spec_kind kind); /* NULL for a kind that is not in the table */
+/* TN_E_NOT_FOUND: the message lists all names. */
+TN_API tn_status tn_spec_kind_from_name(const char *name, tn_spec_kind *out);
+
+/* A guess for one sequence. */
+typedef struct tn_guess {
+    int32_t seq;
+    /* All tokens of the sequence. The last is the one that was sampled last: the guess goes with it into the next
+     * batch. The positions of the sequence are 0 … n_tokens - 2. */
+    const tn_token *tokens;
+    int32_t n_tokens;
+    int32_t room; /* max tokens to guess; 0: none are */
+    /* The sequence's: models that guess draw with a copy of its random numbers. NULL: they take the argmax. */
+    const tn_sampler *sampler;
+    /* The result. `probs`: how sure the guess is of each token, if those before it are right. */
+    int32_t n;
+    tn_token guess[TN_GUESS_MOST];
+    float probs[TN_GUESS_MOST];
+} tn_guess;
+
+/* Guesses for TN_SPEC_CALLBACK: fills guess->guess, probs and n, up to `room`. An error turns guessing off. */
+typedef tn_status (*tn_propose_fn)(void *user, tn_guess *guess);
+
+typedef struct tn_spec_params {
+    tn_spec_kind kind;
+    int32_t n_max; /* longest guess; 0: 8; at most the session's n_guess */
+    int32_t n_min; /* shorter guesses are not checked */
+    float p_min;   /* a guess ends before a token that is less sure than this */
+    /* Guess always, as much as possible. Otherwise the length of guesses follows from how often they were right and
+     * from the measured time of batches, and there are none where they would cost time. */
+    bool fixed;
+    /* NGRAM: tokens that must have stood together before, 2 to 8; 0: 3. Bytes of the table of all sequences; 0: 2 MiB
+     */
+    int32_t ngram;
+    size_t ngram_bytes;
+    /* MTP: a session of the head (tn_model_params.head), as for DRAFT; the session that checks has `states`.
+     * DRAFT: a session of the smaller model, with as many sequences and the same n_guess or more. It belongs to the
+     * speculator, which uses it alone, until both are freed by the caller. */
+    tn_session *draft;
+    /* CALLBACK */
+    tn_propose_fn propose;
+    void *user;
+} tn_spec_params;
+
+/* TN_E_INVALID: the parameters do not suit the session; the vocabularies have too little in common. */
+TN_API tn_status tn_speculator_new(tn_session *session, const tn_spec_params *params,
+                                   tn_speculator **out) TN_MUST_CHECK;
+TN_API void tn_speculator_free(tn_speculator *speculator); /* accepts NULL; before the sessions */
+/* Bytes that it has taken beside those of a draft's session. */
+TN_API size_t tn_speculator_bytes(const tn_speculator *speculator);
+TN_API size_t tn_spec_params_bytes(const tn_session_params *session, const tn_spec_params *params);
+
+/* Guesses for n sequences that will be in one batch. `room` is respected; `n` is 0 where no guess is worth its row. A
+ * proposer that fails is logged once and turned off; the call then succeeds without guesses. */
+TN_API tn_status tn_speculator_propose(tn_speculator *speculator, tn_guess *guesses, int32_t n) TN_MUST_CHECK;
+/* After the rows were sampled: how many of the guessed tokens were right. Call it for every guess of the last
+ * tn_speculator_propose that was decoded, also for empty ones. */
+TN_API void tn_speculator_checked(tn_speculator *speculator, const tn_guess *guess, int32_t n_accepted);
+/* The sequence begins another text, or its tokens before the last have changed. */
+TN_API void tn_speculator_forget(tn_speculator *speculator, int32_t seq);
+
+typedef struct tn_spec_stats {
+    uint64_t steps;             /* of sequences: one sampled token and its guess */
+    uint64_t guessed_steps;     /* those with a guess */
+    uint64_t guessed, accepted; /* tokens */
+    uint64_t tried[TN_GUESS_MOST],
+        right[TN_GUESS_MOST]; /* by its index in the guess: reached by checking; accepted */
+    uint64_t propose_ns;      /* time of guessing */
+    int64_t saved_ns;         /* estimate: time that as many plain steps would have taken beyond what it took */
+    bool failed;              /* guessing was turned off by an error */
+} tn_spec_stats;
+TN_API tn_spec_stats tn_speculator_stats(const tn_speculator *speculator);
+TN_API void tn_speculator_reset_stats(tn_speculator *speculator);
+
+/* tn_session_next guesses with it; NULL: no more. It must be made for this session and may serve all of its
+ * sequences. Between two calls of tn_session_next a sequence may then hold tokens that are guessed and not checked
+ * yet; tn_session_prompt and tn_session_settle take them back. */
+TN_API void tn_session_set_speculator(tn_session *session, tn_speculator *speculator);
+/* Takes back the guessed tokens of a sequence that were not checked. */
+TN_API tn_status tn_session_settle(tn_session *session, int32_t seq);
+
 #ifdef __cplusplus
 }
 #endif

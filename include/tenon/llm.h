@@ -16,6 +16,7 @@
 #define TENON_LLM_H
 
 #include "tenon/gguf.h"
+#include "tenon/net/net.h"
 #include "tenon/sched.h"
 #include "tenon/speed.h"
 #include "tenon/token.h"
@@ -39,11 +40,25 @@ typedef struct tn_model_params {
     bool vocab_only; /* tokenizer and metadata; sessions are refused */
     /* Examine every weight while loading: NaN or infinity is TN_E_FORMAT with the tensor's name. */
     bool check_weights;
+    /* Load the layers that predict further tokens (multi-token prediction), too, where the file has them: their
+     * weights are planned and take memory, and ordinary decodes do not use them. */
+    bool nextn;
+    /* Open the first of these layers as a model of its own, with embedding and output matrix: a head that guesses the
+     * token after the next (generate.h). Its sessions need the hidden states of the model with every batch. A file
+     * may have such a layer alone. TN_E_UNSUPPORTED: the file has none. */
+    bool head;
+    /* The ranks that compute the model together (net.h); it is divided among them. NULL: this process alone.
+     * The transport must outlive the model. */
+    tn_net *net;
+    int rank, n_ranks;               /* without `net`: the part of that rank is planned; it cannot run */
+    float shares[TN_NET_RANKS_MOST]; /* of the model, by rank; all 0: equal ones */
+    bool by_layers; /* ranks have whole layers, one after the other, instead of a part of every matrix */
 } tn_model_params;
 
 /* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. */
 TN_API tn_status tn_model_open(const char *path, const tn_model_params *params, tn_model **model) TN_MUST_CHECK;
-TN_API void tn_model_close(tn_model *model); /* sessions first */
+TN_API void tn_model_close(tn_model *model);      /* sessions first */
+TN_API int tn_model_ranks(const tn_model *model); /* that compute it together; 1: this process alone */
 
 /* How a sequence's hidden states become one embedding. */
 typedef enum tn_pooling {
@@ -60,6 +75,7 @@ typedef struct tn_model_info {
     int64_t n_params;
     size_t bytes; /* of all tensors */
     int32_t n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff, n_expert, n_expert_used, n_window;
+    int32_t n_nextn; /* layers of the file that predict further tokens; not in n_layer */
     bool is_encoder; /* embeddings only, not causal */
     bool is_causal;  /* false: a sequence is decoded as a whole, and nothing of it is kept */
     /* Layers with recurrent state: positions cannot be shifted, and a sequence is removed or copied as a whole only.
@@ -109,6 +125,8 @@ typedef struct tn_control_use {
     float scale;
 } tn_control_use;
 
+enum { TN_GUESS_MOST = 64 };
+
 typedef struct tn_session_params {
     /* Tokens that the KV cache holds, shared by the sequences. 0: as many as the model was trained with or, where
      * these do not fit, the most that do without moving layers to the host; the plan's parameters say how many. */
@@ -126,10 +144,13 @@ typedef struct tn_session_params {
     size_t cache_ram;
     const char *cache_disk;
     uint64_t cache_disk_bytes;
-    int32_t n_batch;        /* max tokens in one tn_session_decode */
-    int32_t n_ubatch;       /* max tokens computed at once (a micro-batch): the worst case that is reserved */
-    int32_t n_seqs;         /* sequence ids are 0 … n_seqs-1 */
-    int32_t n_outputs;      /* max rows of logits kept per decode; 0: n_seqs */
+    int32_t n_batch;  /* max tokens in one tn_session_decode */
+    int32_t n_ubatch; /* max tokens computed at once (a micro-batch): the worst case that is reserved */
+    int32_t n_seqs;   /* sequence ids are 0 … n_seqs-1 */
+    /* Guessed tokens of a sequence that a decode can check and that can be taken back (generate.h), to 64. */
+    int32_t n_guess;
+    bool states;            /* decodes also give the hidden state of every token (tn_session_state) */
+    int32_t n_outputs;      /* max rows of logits kept per decode; 0: n_seqs, and the guesses of 8 sequences */
     int32_t n_candidates;   /* largest logits of a row that a batch with `candidates` gives, to 1024; 0: none */
     int n_threads;          /* 0: one per core */
     tn_threadpool *threads; /* the CPU's pool, outliving the session; NULL: one of its own */
@@ -312,6 +333,9 @@ TN_API tn_status tn_session_new(tn_session_plan *plan, tn_session **session) TN_
 /* Plans a session and makes it. */
 TN_API tn_status tn_session_open(tn_model *model, const tn_session_params *params,
                                  tn_session **session) TN_MUST_CHECK;
+/* On a rank other than 0, in place of decoding: computes this rank's part of what rank 0 runs, until rank 0 frees its
+ * session. A failure of any rank ends all of them. */
+TN_API tn_status tn_session_follow(tn_session *session) TN_MUST_CHECK;
 TN_API void tn_session_free(tn_session *session);
 /* Runs batches of usual sizes and forgets them, so that the first request takes no longer than later ones: devices
  * make kernels and graphs on first use. Some tenths of a second, two seconds at most; nothing where the host has all
@@ -336,6 +360,12 @@ typedef struct tn_batch {
      * with this token, at no cost but its memory; of use where layers have windows or recurrent state, ignored
      * elsewhere. The sequence began with tn_session_prefix_take. Checkpoints that find no room are not kept. */
     const bool *checkpoints;
+    const float
+        *states; /* of a head (tn_model_params.head): the model's state after the token before, for every token */
+    /* Tokens that are guessed and may be taken back with tn_session_seq_rewind, at most n_guess of a sequence in a
+     * row; NULL: none. Recurrent layers hold the state before each of them until the sequence goes on without
+     * guesses. */
+    const bool *guesses;
     /* Only the argmax of those rows is computed (tn_session_argmax); logits stay on the device. In a loop over single
      * tokens a device that has the whole model computes the next step while the caller handles the last token. */
     bool argmax;
@@ -353,6 +383,9 @@ TN_API int32_t tn_session_output_count(const tn_session *session); /* of the las
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none.
  * After a batch with `candidates` the row is fetched now; several threads may do that. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
+/* With params.states: the hidden state after token i of the last batch, as the output matrix gets it; NULL if there
+ * is none. Valid until the next decode. */
+TN_API const float *tn_session_state(const tn_session *session, int32_t i);
 /* The index of the highest logit of row i, the lowest of equals; -1 if there is no such row. Fastest after a batch
  * with `argmax`, which has no logits. */
 TN_API tn_token tn_session_argmax(const tn_session *session, int32_t i);
@@ -404,6 +437,10 @@ TN_API const char *tn_session_text(tn_session *session, int32_t seq);
 
 /* Ranges of positions are [from, to); to < 0: to the end. seq < 0: every sequence (remove only). */
 TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t from, int32_t to);
+/* Takes back the tokens after the first n of a sequence, which were guessed (tn_batch.guesses). What the sequence
+ * then holds is what it held before them: nothing is computed again. TN_E_UNSUPPORTED: the model has recurrent
+ * layers, and the tokens were not marked as guesses. */
+TN_API tn_status tn_session_seq_rewind(tn_session *session, int32_t seq, int32_t n);
 /* The sequences share the cells. */
 TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to);
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */

@@ -102,6 +102,9 @@ typedef struct tn_sampler tn_sampler;
 TN_API tn_status tn_sampler_new(const tn_sampler_params *params, size_t n_vocab, tn_sampler **out);
 /* Copies history and random state too. */
 TN_API tn_status tn_sampler_clone(const tn_sampler *sampler, tn_sampler **out);
+/* Gives a clone of `from` the random numbers and the history that `from` has now; its grammar stays as it is.
+ * Allocates nothing. TN_E_INVALID: it is no clone. */
+TN_API tn_status tn_sampler_follow(tn_sampler *sampler, const tn_sampler *from);
 /* Returns to the state after creation, with the same seed. */
 TN_API void tn_sampler_reset(tn_sampler *sampler);
 TN_API void tn_sampler_free(tn_sampler *sampler); /* accepts NULL */

@@ -6,6 +6,6 @@
 
 /* Index into a model's vocabulary; negative values mean "no token". */
 typedef int32_t tn_token;
-#define TN_TOKEN_NONE ((tn_token)-1)
+enum { TN_TOKEN_NONE = -1 };
 
 #endif

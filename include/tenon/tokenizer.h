@@ -130,9 +130,12 @@ typedef struct tn_tokens {
 } tn_tokens;
 TN_API void tn_tokens_free(tn_tokens *tokens);
 
-#define TN_ENCODE_ADD_SPECIAL 1u   /* add the tokens that the model expects at the beginning and end */
-#define TN_ENCODE_PARSE_SPECIAL 2u /* recognize control tokens in the text: for templates, not for user input */
-#define TN_ENCODE_CONTINUE 4u      /* the text continues another: no space before it */
+/* Flags of encoding. */
+enum {
+    TN_ENCODE_ADD_SPECIAL = 1,   /* add the tokens that the model expects at the beginning and end */
+    TN_ENCODE_PARSE_SPECIAL = 2, /* recognize control tokens in the text: for templates, not for user input */
+    TN_ENCODE_CONTINUE = 4       /* the text continues another: no space before it */
+};
 
 /* Appends the tokens of a text; nothing on an error. */
 TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *tokenizer, const char *text, size_t length, unsigned flags,
@@ -152,8 +155,11 @@ typedef struct tn_text {
 } tn_text;
 TN_API void tn_text_free(tn_text *text);
 
-#define TN_DECODE_SPECIAL 1u  /* include control and unknown tokens, which are omitted otherwise */
-#define TN_DECODE_CONTINUE 2u /* the tokens continue others: keep a space before the first word */
+/* Flags of decoding. */
+enum {
+    TN_DECODE_SPECIAL = 1, /* include control and unknown tokens, which are omitted otherwise */
+    TN_DECODE_CONTINUE = 2 /* the tokens continue others: keep a space before the first word */
+};
 
 /* Appends the bytes of tokens. The text ends in the middle of a character if the tokens do. TN_E_INVALID: an id is
  * outside the vocabulary; nothing is appended. */

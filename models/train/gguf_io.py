@@ -1,4 +1,4 @@
-"""Just enough GGUF for training: read an f16/f32 Llama file, write one."""
+"""Just enough GGUF for training: read an f16/f32/q8_0 Llama file, write one."""
 import struct
 
 import numpy as np
@@ -28,7 +28,13 @@ class Reader:
         base = (self.at + align - 1) // align * align
         self.tensors = {}
         for name, shape, kind, offset in infos:
-            assert kind in (0, 1), "only f32 and f16 tensors are read: " + name
+            assert kind in (0, 1, 8), "only f32, f16 and q8_0 tensors are read: " + name
+            if kind == 8:  # blocks of 32: a scale, then bytes
+                blocks = self.data[base + offset : base + offset + int(np.prod(shape)) // 32 * 34].reshape(-1, 34)
+                scales = np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
+                values = np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32) * scales
+                self.tensors[name] = values.reshape(tuple(reversed(shape)))
+                continue
             dtype = np.float32 if kind == 0 else np.float16
             count = int(np.prod(shape))
             raw = self.data[base + offset : base + offset + count * np.dtype(dtype).itemsize]
@@ -58,9 +64,17 @@ class Reader:
         return self.unpack(SCALARS[kind])[0]
 
 
-def write(path, keys, tensors, align=32):
+def q8_0(array):
+    blocks = array.astype(np.float32).reshape(-1, 32)
+    scales = (np.abs(blocks).max(-1, keepdims=True) / 127).astype(np.float16)
+    divisor = np.where(scales == 0, 1, scales).astype(np.float32)
+    values = np.clip(np.rint(blocks / divisor), -127, 127).astype(np.int8)
+    return np.concatenate([scales.view(np.uint8), values.view(np.uint8)], 1).tobytes()
+
+
+def write(path, keys, tensors, align=32, quantize=False):
     """keys: (name, kind, value) with kind a GGUF type id or ("arr", id); tensors: name -> float32 array, written f16
-    when two-dimensional and f32 otherwise."""
+    (q8_0 with `quantize`) when two-dimensional and f32 otherwise."""
     out = bytearray()
 
     def put(form, *values):
@@ -90,11 +104,12 @@ def write(path, keys, tensors, align=32):
     blobs, offset = [], 0
     for name, array in tensors.items():
         half = array.ndim > 1
-        blob = array.astype(np.float16 if half else np.float32).tobytes()
+        quantized = half and quantize and array.shape[-1] % 32 == 0
+        blob = q8_0(array) if quantized else array.astype(np.float16 if half else np.float32).tobytes()
         put_text(name)
         put("<I", array.ndim)
         put("<%dQ" % array.ndim, *reversed(array.shape))
-        put("<IQ", 1 if half else 0, offset)
+        put("<IQ", 8 if quantized else 1 if half else 0, offset)
         blobs.append(blob)
         offset += (len(blob) + align - 1) // align * align
     with open(path, "wb") as file:

@@ -39,6 +39,8 @@ static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted
     const tn_session_params *p = &s->plan->params;
     if (b->n_tokens < 1 || b->n_tokens > p->n_batch || !b->tokens)
         return tn_fail(TN_E_INVALID, "a batch has 1 to %d tokens, not %d", p->n_batch, b->n_tokens);
+    if (s->plan->model->h.head_layer && !b->states)
+        return tn_fail(TN_E_INVALID, "a head needs the hidden states of the model: set `states` of the batch");
     *n_wanted = 0;
     for (int32_t i = 0; i < b->n_tokens; i++) {
         TN_TRY(stage_batch_token(s, b, i));
@@ -73,6 +75,9 @@ static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch 
         TN_TRY(tn_session_defragment(s));
         status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
     }
+    if (status == TN_OK)
+        status = tn__recurrent_hold(&s->plan->kv.states, m->n, positions, seqs,
+                                    b->guesses ? b->guesses + m->begin : NULL, m->steps);
     if (status != TN_OK || !s->prefixes.n) return status;
     const int32_t *rows = m->rows[s->prefixes.group];
     tn__prefixes_write(s, m->n, b->tokens + m->begin, positions, seqs, rows);
@@ -111,6 +116,7 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
                               .positions = g->positions + m->begin,
                               .seqs = g->seqs + m->begin,
                               .steps = m->steps,
+                              .states = b->states ? b->states + (size_t)m->begin * (size_t)p->model->h.n_embd : NULL,
                               .out_rows = g->out_rows,
                               .adapters = tn__batch_adapters(s, g->seqs + m->begin, m->n),
                               .n_adapters = p->adapters.n,
@@ -123,6 +129,8 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
     /* Rows that stay on the device must be those of the last micro-batch. */
     if (kind == TN__GRAPH_LOGITS && b->candidates && kept && b->n_tokens == m->n && tn__plan_candidates(p))
         kind = TN__GRAPH_CANDIDATES;
+    const bool passes = p->model->division.by_layers && !kept; /* nothing returns from the last rank */
+    if (passes) kind = TN__GRAPH_PASS, inputs.n_outputs = 1;
     tn__graph_set *set;
     bool in_flight;
     TN_TRY(tn__graph_for(p, (tn__shape){kind, inputs.padded, inputs.n_outputs, inputs.adapters}, &set));
@@ -130,8 +138,10 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
     TN_TRY(tn_sched_alloc(p->sched, set->graph));
     tn__inputs_stage(&set->inputs, &inputs, g->values);
     TN_TRY(tn__inputs_set(&set->inputs, g->values));
-    tn_status status = tn_sched_run_async(p->sched, set->graph);
-    if (status == TN_OK && (wait || !in_flight || kept || p->params.embeddings))
+    TN_TRY(tn__lead_run(s, set, g->values));
+    tn_status status = tn__lead_check(s, tn_sched_run_async(p->sched, set->graph));
+    if (status == TN_OK && passes) status = tn__lead_check(s, tn_sched_synchronize(p->sched));
+    if (status == TN_OK && !passes && (wait || !in_flight || kept || p->params.embeddings))
         status = tn__results_take(s, b, set, m->begin, m->n, kept);
     return status == TN_OK ? TN_OK : synchronize_after(s, status);
 }
@@ -186,7 +196,7 @@ static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
         m.steps = s->staging.steps + m.begin;
         TN_TRY(take_cells(s, b, &m));
     }
-    TN_TRY(tn__kv_send_tables(&s->plan->kv));
+    TN_TRY(tn__kv_send_tables(&s->plan->kv, &s->notes));
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
         m.n = TN__MIN(step, b->n_tokens - m.begin);
         for (int g = 0; g < TN__CACHE_GROUPS; g++) m.rows[g] = s->staging.rows[g] + m.begin;
@@ -203,7 +213,7 @@ static tn_status run_one_by_one(tn_session *s, const tn_batch *b) {
         micro_batch m = {.begin = i, .n = end - i, .steps = s->staging.steps};
         memcpy(m.rows, s->staging.rows, sizeof m.rows);
         TN_TRY(take_cells(s, b, &m));
-        TN_TRY(tn__kv_send_tables(&s->plan->kv));
+        TN_TRY(tn__kv_send_tables(&s->plan->kv, &s->notes));
         TN_TRY(run_micro_batch(s, b, &m, true));
         tn__checkpoints_finish(s);
         if (!s->plan->model->h.causal) tn_session_clear(s);
@@ -236,14 +246,30 @@ static void remove_batch(tn_session *s, int32_t n_tokens) {
     }
 }
 
-static void count_tokens(tn_session *s, int32_t n_tokens, uint64_t ns) {
-    bool prompt = n_tokens > s->plan->params.n_seqs;
-    *(prompt ? &s->stats.prompt_tokens : &s->stats.generated_tokens) += (uint64_t)n_tokens;
-    *(prompt ? &s->stats.prompt_ns : &s->stats.generated_ns) += ns;
+/* A batch of which every row gives logits, of this many rows at most, is a step of generation. */
+static bool is_step(const tn_session *s, int32_t n_tokens, int32_t n_wanted) {
+    return n_wanted == n_tokens && n_tokens < TN__STEP_ROWS && !s->plan->params.embeddings;
 }
+
+/* Guesses count as generated once they are accepted (tn__count_accepted). */
+static void count_tokens(tn_session *s, const tn_batch *b, int32_t n_wanted, uint64_t ns) {
+    int32_t n_guessed = 0;
+    for (int32_t i = 0; b->guesses && i < b->n_tokens; i++) n_guessed += b->guesses[i];
+    bool prompt = b->n_tokens - n_guessed > s->plan->params.n_seqs;
+    *(prompt ? &s->stats.prompt_tokens : &s->stats.generated_tokens) += (uint64_t)(b->n_tokens - n_guessed);
+    *(prompt ? &s->stats.prompt_ns : &s->stats.generated_ns) += ns;
+    if (is_step(s, b->n_tokens, n_wanted)) {
+        tn__step_time_add(&s->steps[b->n_tokens], (double)ns);
+        s->steps[b->n_tokens].seen = ++s->n_steps;
+    }
+}
+
+void tn__count_accepted(tn_session *s, int32_t n) { s->stats.generated_tokens += (uint64_t)n; }
 
 tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     if (!s || !b) return tn_fail(TN_E_INVALID, "tn_session_decode: NULL argument");
+    if (s->notes.bytes && tn_net_rank(s->notes.net) != 0)
+        return tn_fail(TN_E_STATE, "rank %d follows rank 0: call tn_session_follow", tn_net_rank(s->notes.net));
     uint64_t begin = tn_time_ns();
     const bool causal = s->plan->model->h.causal, embeddings = s->plan->params.embeddings;
     int32_t n_wanted = 0;
@@ -256,7 +282,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
         TN_TRY(tn_session_defragment(s));
         if (pages->limit - pages->used < b->n_tokens) return tn__pages_fail_full(pages, b->n_tokens);
     }
-    s->results.n = 0;
+    s->results.n = s->results.n_states = 0;
     s->results.rows = s->results.logits;
     s->results.waiting = NULL;
     if (embeddings) tn__embeddings_begin(s);
@@ -280,6 +306,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
         return status;
     }
     tn__recurrent_commit(&s->plan->kv.states);
-    count_tokens(s, b->n_tokens, tn_time_ns() - begin);
+    count_tokens(s, b, n_wanted, tn_time_ns() - begin);
+    if (s->observer) s->observer(s->observer_user, b);
     return TN_OK;
 }

@@ -12,6 +12,14 @@ typedef struct tn__sequence {
     /* Logits after the last token. A copy: the decode of another sequence replaces the session's rows. */
     float *logits;
     bool pending; /* the generator's token is not decoded yet: its decode failed */
+    /* With a speculator. Rows of logits after the token and after each guess; those up to `n_right` are sampled. */
+    struct guessing {
+        float *rows;      /* [1 + n_guess][n_vocab] */
+        tn_token *tokens; /* of the sequence; room for the context */
+        int32_t n_tokens, n_right;
+        tn_guess guess;
+        bool open; /* guesses of the last decode are not checked yet */
+    } * guessing;
 } tn__sequence;
 
 static tn_status check_causal(const tn_session *s) {
@@ -42,10 +50,18 @@ static tn_status find_sequence(tn_session *s, int32_t seq, tn__sequence **out) {
     return TN_OK;
 }
 
+static void free_guessing(struct guessing *g) {
+    if (!g) return;
+    tn_free(g->rows);
+    tn_free(g->tokens);
+    tn_free(g);
+}
+
 void tn__sequences_free(tn_session *s) {
     for (int32_t i = 0; s->sequences && i < s->plan->params.n_seqs; i++) {
         tn_generator_free(s->sequences[i].generator);
         tn_free(s->sequences[i].logits);
+        free_guessing(s->sequences[i].guessing);
     }
     tn_free(s->sequences);
 }
@@ -54,10 +70,141 @@ static void keep_logits(tn_session *s, tn__sequence *sequence) {
     memcpy(sequence->logits, tn_session_logits(s, -1), (size_t)s->plan->model->h.n_vocab * sizeof(float));
 }
 
+/* ---- Guesses ---- */
+
+static tn_status begin_guessing(const tn_session *s, struct guessing **out) {
+    const size_t rows = 1 + (size_t)s->plan->params.n_guess, vocab = (size_t)s->plan->model->h.n_vocab;
+    struct guessing *g = tn_calloc(1, sizeof *g);
+    if (!g) return TN_E_NOMEM;
+    g->rows = tn_malloc(rows * vocab * sizeof *g->rows);
+    g->tokens = tn_malloc((size_t)s->plan->params.n_ctx * sizeof *g->tokens);
+    if (!g->rows || !g->tokens) {
+        free_guessing(g);
+        return TN_E_NOMEM;
+    }
+    *out = g;
+    return TN_OK;
+}
+
+/* What the sequence holds before the prompt is known only if all of it came this way. */
+static tn_status note_prompt(tn_session *s, int32_t seq, tn__sequence *sequence, const tn_token *tokens, int32_t n) {
+    if (!sequence->guessing) TN_TRY(begin_guessing(s, &sequence->guessing));
+    struct guessing *g = sequence->guessing;
+    const int32_t held = tn_session_seq_last(s, seq) + 1;
+    if (held - n != g->n_tokens) {
+        tn_speculator_forget(s->speculator, seq);
+        g->n_tokens = held == n ? 0 : -1;
+    }
+    if (g->n_tokens < 0 || g->n_tokens + n > s->plan->params.n_ctx) {
+        g->n_tokens = -1; /* no guesses */
+        return TN_OK;
+    }
+    memcpy(g->tokens + g->n_tokens, tokens, (size_t)n * sizeof *tokens);
+    g->n_tokens += n;
+    return TN_OK;
+}
+
+void tn_session_set_speculator(tn_session *s, tn_speculator *speculator) {
+    if (!s) return;
+    for (int32_t i = 0; s->sequences && i < s->plan->params.n_seqs; i++) (void)tn_session_settle(s, i);
+    s->speculator = speculator;
+}
+
+/* Ends the check of the last guesses. `keeps`: the next token is sampled later, from the row after the last one. */
+static tn_status end_check(tn_session *s, int32_t seq, tn__sequence *sequence, bool keeps) {
+    struct guessing *g = sequence->guessing;
+    const size_t vocab = (size_t)s->plan->model->h.n_vocab;
+    if (!g->open) return TN_OK;
+    g->open = false;
+    if (keeps) memcpy(sequence->logits, g->rows + (size_t)g->n_right * vocab, vocab * sizeof *g->rows);
+    tn_speculator_checked(s->speculator, &g->guess, g->n_right);
+    return g->n_right < g->guess.n ? tn_session_seq_rewind(s, seq, g->n_tokens) : TN_OK;
+}
+
+tn_status tn_session_settle(tn_session *s, int32_t seq) {
+    if (!s || seq < 0 || seq >= s->plan->params.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
+    if (!s->sequences || !s->sequences[seq].guessing || !s->speculator) return TN_OK;
+    return end_check(s, seq, &s->sequences[seq], true);
+}
+
+void tn__guessing_shift(tn_session *s, int32_t seq, int32_t from, int32_t to) {
+    struct guessing *g = s->sequences ? s->sequences[seq].guessing : NULL;
+    if (!g || g->n_tokens < to) return;
+    memmove(g->tokens + from, g->tokens + to, (size_t)(g->n_tokens - to) * sizeof *g->tokens);
+    g->n_tokens -= to - from;
+    tn_speculator_forget(s->speculator, seq);
+}
+
+/* Decodes the token and a guess of what follows it. */
+static tn_status decode_guess(tn_session *s, int32_t seq, tn_sampler *sampler, struct guessing *g, tn_token token) {
+    const int32_t held = g->n_tokens, left = s->plan->params.n_ctx - 2 - held;
+    tn_token tokens[1 + TN_GUESS_MOST];
+    int32_t seqs[1 + TN_GUESS_MOST];
+    bool outputs[1 + TN_GUESS_MOST], guesses[1 + TN_GUESS_MOST];
+    g->tokens[held] = token;
+    g->guess = (tn_guess){.seq = seq,
+                          .tokens = g->tokens,
+                          .n_tokens = held + 1,
+                          .room = TN__MAX(TN__MIN(left, s->plan->params.n_guess), 0),
+                          .sampler = sampler};
+    TN_TRY(tn_speculator_propose(s->speculator, &g->guess, 1));
+    const int32_t n = 1 + g->guess.n;
+    for (int32_t i = 0; i < n; i++) {
+        tokens[i] = i ? g->guess.guess[i - 1] : token;
+        seqs[i] = seq;
+        outputs[i] = true;
+        guesses[i] = i > 0;
+    }
+    const tn_batch batch = {.n_tokens = n, .tokens = tokens, .seqs = seqs, .outputs = outputs, .guesses = guesses};
+    TN_TRY(tn_session_decode(s, &batch));
+    const size_t vocab = (size_t)s->plan->model->h.n_vocab;
+    for (int32_t i = 0; i < n; i++)
+        memcpy(g->rows + (size_t)i * vocab, tn_session_logits(s, i), vocab * sizeof *g->rows);
+    g->n_tokens = held + 1;
+    g->n_right = 0;
+    g->open = true;
+    return TN_OK;
+}
+
+/* Whether the tokens that the sequence holds are known, and there is room for one more. Not after a context shift. */
+static bool knows_tokens(const tn_session *s, int32_t seq, const struct guessing *g) {
+    if (!g || g->n_tokens < 1 || g->n_tokens >= s->plan->params.n_ctx) return false;
+    return tn_session_seq_last(s, seq) + 1 == g->n_tokens + (g->open ? g->guess.n - g->n_right : 0);
+}
+
+/* Samples from the row after the last token; decodes only where that was not guessed. */
+static tn_status next_guessed(tn_session *s, int32_t seq, tn__sequence *sequence, tn_sampler *sampler,
+                              tn_token *token) {
+    struct guessing *g = sequence->guessing;
+    const size_t vocab = (size_t)s->plan->model->h.n_vocab;
+    if (!sequence->pending) {
+        const float *row = g->open ? g->rows + (size_t)g->n_right * vocab : sequence->logits;
+        tn_generator_set_sampler(sequence->generator, sampler);
+        const tn_status status = tn_generator_sample_logits(sequence->generator, row, vocab);
+        if (status == TN_END) TN_TRY(end_check(s, seq, sequence, true));
+        TN_TRY(status);
+    }
+    const tn_token next = tn_generator_token(sequence->generator);
+    if (g->open && g->n_right < g->guess.n && g->guess.guess[g->n_right] == next && !sequence->pending) {
+        g->tokens[g->n_tokens++] = next;
+        g->n_right++;
+    } else {
+        sequence->pending = true;
+        TN_TRY(end_check(s, seq, sequence, false));
+        TN_TRY(decode_guess(s, seq, sampler, g, next));
+        sequence->pending = false;
+    }
+    if (token) *token = next;
+    return TN_OK;
+}
+
+/* ---- Prompts and tokens ---- */
+
 tn_status tn_session_prompt_tokens(tn_session *s, int32_t seq, const tn_token *tokens, int32_t n) {
     tn__sequence *sequence = NULL;
     TN_TRY(find_sequence(s, seq, &sequence));
     if (!tokens || n < 1) return tn_fail(TN_E_INVALID, "the prompt has no tokens");
+    TN_TRY(tn_session_settle(s, seq));
     tn_generator_restart(sequence->generator);
     sequence->pending = false;
     for (int32_t begin = 0; begin < n; begin += s->plan->params.n_batch) {
@@ -67,6 +214,7 @@ tn_status tn_session_prompt_tokens(tn_session *s, int32_t seq, const tn_token *t
         TN_TRY(tn_session_decode(s, &batch));
     }
     keep_logits(s, sequence);
+    if (s->speculator) TN_TRY(note_prompt(s, seq, sequence, tokens, n));
     return TN_OK;
 }
 
@@ -88,6 +236,9 @@ tn_status tn_session_next(tn_session *s, int32_t seq, tn_sampler *sampler, tn_to
     tn__sequence *sequence = NULL;
     if (token) *token = TN_TOKEN_NONE;
     TN_TRY(find_sequence(s, seq, &sequence));
+    if (s->speculator && knows_tokens(s, seq, sequence->guessing))
+        return next_guessed(s, seq, sequence, sampler, token);
+    TN_TRY(tn_session_settle(s, seq));
     if (!sequence->pending) {
         tn_generator_set_sampler(sequence->generator, sampler);
         TN_TRY(tn_generator_sample_logits(sequence->generator, sequence->logits, (size_t)s->plan->model->h.n_vocab));

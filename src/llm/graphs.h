@@ -16,7 +16,8 @@ typedef struct tn__graph_set {
     tn_graph *graph;
     tn__graph_inputs inputs;
     tn_tensor *result;
-    tn_tensor *sums; /* graphs whose logits stay: sums of the rows, which are finite if the logits are */
+    tn_tensor *sums;   /* graphs whose logits stay: sums of the rows, which are finite if the logits are */
+    tn_tensor *states; /* with params.states: hidden states of all tokens */
     tn_tensor *largest, *largest_logits; /* candidates: tokens and logits, [n_candidates] per row */
     uint64_t last_used;
     size_t n_tensors, capacity; /* of arena and graph, where they are known; 0: at most */

@@ -41,7 +41,7 @@ void tn__hparams_free(tn__hparams *h) {
 }
 
 static tn_status read_layers(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
-    h->layers = tn_calloc((size_t)h->n_layer, sizeof *h->layers);
+    h->layers = tn_calloc((size_t)h->n_layer + (size_t)h->n_nextn, sizeof *h->layers);
     if (!h->layers) return TN_E_NOMEM;
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__layer_hparams *l = &h->layers[i];
@@ -150,6 +150,26 @@ static void read_windows(const tn_gguf *file, const tn__arch *arch, tn__hparams 
     }
 }
 
+/* A layer that predicts further tokens is like the last ordinary one that attends. It may do without experts. */
+static void describe_nextn_layers(const tn_gguf *file, tn__hparams *h) {
+    const uint32_t latent = TN__MIXES_LATENT | TN__MIXES_EXPANDED_LATENT;
+    int32_t like = h->n_layer - 1;
+    for (; like > 0; like--) {
+        const tn__layer_hparams *l = &h->layers[like];
+        if (tn__layer_attends(l) || (l->mixer && (l->mixer->kinds & latent))) break;
+    }
+    for (int32_t i = h->n_layer; i < h->n_layer + h->n_nextn; i++) {
+        char name[64];
+        h->layers[i] = h->layers[like];
+        h->layers[i].cells_of = 0;
+        snprintf(name, sizeof name, "blk.%d.ffn_up.weight", i);
+        const tn_gguf_tensor *up = tn_gguf_find_tensor(file, name);
+        if (!up || !h->layers[i].moe || up->ne[1] > 1 << 24) continue;
+        h->layers[i].moe = false;
+        h->layers[i].n_ff = (int32_t)up->ne[1];
+    }
+}
+
 tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
     memset(h, 0, sizeof *h);
     TN_TRY(need_positive(file, "block_count", 65536, &h->n_layer));
@@ -225,5 +245,7 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     /* GGUF numbers the kinds as the enum does. */
     int32_t pooling = get_int(file, "pooling_type", TN_POOLING_MODEL);
     h->pooling = pooling >= TN_POOLING_NONE && pooling <= TN_POOLING_RANK ? (tn_pooling)pooling : TN_POOLING_MODEL;
-    return arch->read ? arch->read(file, h) : TN_OK;
+    if (arch->read) TN_TRY(arch->read(file, h));
+    describe_nextn_layers(file, h);
+    return TN_OK;
 }

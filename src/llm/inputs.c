@@ -29,6 +29,7 @@ static bool uses_group(const input_context *c, int group) {
 }
 static bool has_rows_full(const input_context *c) { return uses_group(c, TN__CACHE_FULL); }
 static bool has_rows_window(const input_context *c) { return uses_group(c, TN__CACHE_WINDOW); }
+static bool has_states(const input_context *c) { return !tn__moves_cells(c->shape) && c->h->head_layer; }
 static bool has_steps(const input_context *c) { return !tn__moves_cells(c->shape) && c->kv->states.n_rows > 0; }
 static bool has_output_rows(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->shape.n_outputs < c->shape.n_tokens;
@@ -78,6 +79,11 @@ static void stage_rows_full(const tn__micro_batch *b, void *to) { stage_list(b, 
 static void stage_rows_window(const tn__micro_batch *b, void *to) {
     stage_list(b, b->rows[TN__CACHE_WINDOW], -1, to);
 }
+static void stage_states(const tn__micro_batch *b, void *to) {
+    const size_t row = (size_t)b->h->n_embd * sizeof *b->states;
+    memcpy(to, b->states, (size_t)b->n * row);
+    memset((char *)to + (size_t)b->n * row, 0, (size_t)(b->padded - b->n) * row);
+}
 static void stage_steps(const tn__micro_batch *b, void *to) {
     tn__step *steps = to;
     memcpy(steps, b->steps, (size_t)b->n * sizeof *steps);
@@ -114,19 +120,20 @@ static const input_row input_rows[] = {
 #undef TN_X
 };
 
-static int input_shape(const input_row *row, tn__shape shape, int64_t ne[3]) {
+static int input_shape(const input_row *row, tn__shape shape, int32_t width, int64_t ne[3]) {
     int n_dims = 0;
     for (int i = 0; i < 3 && row->ne[i]; i++, n_dims++)
         ne[i] = row->ne[i] == TN__TOKENS     ? shape.n_tokens
                 : row->ne[i] == TN__OUTPUTS  ? shape.n_outputs
                 : row->ne[i] == TN__ADAPTERS ? __builtin_popcount(shape.adapters)
+                : row->ne[i] == TN__WIDTH    ? width
                                              : row->ne[i];
     return n_dims;
 }
 
-size_t tn__input_bytes(tn__input source, tn__shape shape) {
+size_t tn__input_bytes(tn__input source, tn__shape shape, int32_t width) {
     int64_t ne[3];
-    int n_dims = input_shape(&input_rows[source], shape, ne);
+    int n_dims = input_shape(&input_rows[source], shape, width, ne);
     size_t bytes = tn_type_bytes(input_rows[source].type);
     for (int i = 0; i < n_dims; i++) bytes *= (size_t)ne[i];
     return bytes;
@@ -140,10 +147,11 @@ void tn__inputs_build(tn_arena *arena, const tn__hparams *h, const tn__kv *kv, t
         const input_row *row = &input_rows[i];
         int64_t ne[3];
         if (!row->has(&context)) continue;
-        tn_tensor *tensor = tn_mark(tn_tensor_new(arena, row->type, input_shape(row, shape, ne), ne), TN_FLAG_INPUT);
+        tn_tensor *tensor =
+            tn_mark(tn_tensor_new(arena, row->type, input_shape(row, shape, h->n_embd, ne), ne), TN_FLAG_INPUT);
         inputs->list[inputs->n++] = (tn__graph_input){.tensor = tn_name(arena, tensor, "%s", row->name),
                                                       .source = (tn__input)i,
-                                                      .bytes = tn__input_bytes((tn__input)i, shape)};
+                                                      .bytes = tn__input_bytes((tn__input)i, shape, h->n_embd)};
     }
 }
 

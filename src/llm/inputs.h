@@ -5,7 +5,7 @@
 #include "llm/memory/kv_cache.h"
 
 /* Dimensions that follow from the graph's shape. */
-enum { TN__TOKENS = -1, TN__OUTPUTS = -2, TN__ADAPTERS = -3 };
+enum { TN__TOKENS = -1, TN__OUTPUTS = -2, TN__ADAPTERS = -3, TN__WIDTH = -4 };
 
 /* X(NAME, function, "tensor name", TYPE, dimensions). Which graphs have the input is decided by has_<function>, its
  * values are computed by stage_<function>, both in inputs.c. */
@@ -17,6 +17,7 @@ enum { TN__TOKENS = -1, TN__OUTPUTS = -2, TN__ADAPTERS = -3 };
     X(QUERY_SCALES, query_scales, "query_scales", F32, 1, 1, TN__TOKENS)                                             \
     X(ROWS_FULL, rows_full, "rows.0", I32, TN__TOKENS)                                                               \
     X(ROWS_WINDOW, rows_window, "rows.1", I32, TN__TOKENS)                                                           \
+    X(STATES, states, "states", F32, TN__WIDTH, TN__TOKENS)                                                          \
     X(STEPS, steps, "steps", I32, 4, TN__TOKENS)                                                                     \
     X(OUTPUT_ROWS, output_rows, "outputs", I32, TN__OUTPUTS)                                                         \
     X(ADAPTER_SCALES, adapter_scales, "adapter_scales", F32, TN__TOKENS, TN__ADAPTERS)                               \
@@ -39,6 +40,7 @@ typedef enum tn__graph_kind {
     TN__GRAPH_NEXT,       /* the argmax that the graph before left on the device → the argmax after it */
     TN__GRAPH_HIDDEN,     /* tokens → normalised hidden states of the output rows */
     TN__GRAPH_RANK,       /* tokens → the classifier's scores of the output rows */
+    TN__GRAPH_PASS,       /* tokens → nothing: a micro-batch without output rows, on ranks with whole layers */
     TN__GRAPH_SHIFT,      /* cells of a cache group → the same cells, K rotated further; n_outputs is the group */
     TN__GRAPH_MOVE        /* cells of a cache group → other cells */
 } tn__graph_kind;
@@ -75,6 +77,7 @@ typedef struct tn__micro_batch {
     const int32_t *positions, *seqs;
     const int32_t *rows[TN__CACHE_GROUPS]; /* the tokens' cells */
     const tn__step *steps;                 /* of recurrent layers */
+    const float *states;                   /* hidden states that come with the tokens of a head */
     const int32_t *out_rows;               /* of the graph's outputs, all of them */
     int32_t n_outputs;
     /* The graph's adapters, and the session's: scales [sequence][adapter], factors of their scales. */
@@ -89,8 +92,9 @@ typedef struct tn__micro_batch {
 void tn__inputs_build(tn_arena *arena, const tn__hparams *h, const tn__kv *kv, tn__shape shape,
                       tn__graph_inputs *inputs);
 tn_tensor *tn__input_tensor(const tn__graph_inputs *inputs, tn__input source); /* or NULL */
-/* Bytes that the values of an input take in a graph of this shape. */
-size_t tn__input_bytes(tn__input source, tn__shape shape);
+/* Bytes that the values of an input take in a graph of this shape; `width` of the hidden states of a head, or 0. */
+size_t tn__input_bytes(tn__input source, tn__shape shape, int32_t width);
+static inline int32_t tn__states_width(const tn__hparams *h) { return h->head_layer ? h->n_embd : 0; }
 
 /* Computes the values of a graph's inputs; values[source] has tn__input_bytes() bytes. */
 void tn__inputs_stage(const tn__graph_inputs *inputs, const tn__micro_batch *batch, void *const *values);

@@ -18,19 +18,9 @@ static tn_status add_weight_buffer(tn_model *m, tn_buffer *buffer, bool mapped) 
     return TN_OK;
 }
 
-/* Whether only matmuls read the weight, by its name. */
-static bool only_multiplied(const tn__weight *w) {
-    const char *name = w->info->name, *block = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
-    if (strcmp(name, "output.weight") == 0) return true;
-    if (!block || w->tensor->ne[1] < 2 || strstr(name, "norm")) return false;
-    size_t length = strlen(name);
-    bool matrix = length > 7 && strcmp(name + length - 7, ".weight") == 0;
-    return matrix && (strncmp(block, ".attn_", 6) == 0 || strncmp(block, ".ffn_", 5) == 0);
-}
-
 tn_buffer_type *tn__weight_memory(const tn__load *l, const tn__weight *w) {
     tn_buffer_type *plain = l->types[l->device_of(l->user, w)], *extra;
-    if (!l->repack || !only_multiplied(w)) return plain;
+    if (!l->repack || !w->multiplied) return plain;
     for (size_t i = 0; (extra = tn_device_extra_buffer_type(tn_buffer_type_device(plain), i)); i++)
         if (tn_buffer_type_wants(extra, w->tensor, l->rows)) return extra;
     return plain;
@@ -45,12 +35,13 @@ static bool reads_the_map(tn_buffer_type *type, const void *data) {
     return tn_buffer_type_is_host(type) || (caps.unified && (uintptr_t)data % 32 == 0);
 }
 static bool can_map(const tn__load *l, const tn__weight *w) {
-    return w->info->data && reads_the_map(tn__weight_memory(l, w), w->info->data);
+    return w->data && reads_the_map(tn__weight_memory(l, w), w->data);
 }
 
 size_t tn__load_size(const tn_model *m, const tn__load *l, const tn__weight *w) {
     tn_buffer_type *type = tn__weight_memory(l, w);
-    if (can_map(l, w) || (!tn_gguf_has_data(m->file) && reads_the_map(type, NULL))) return 0;
+    const bool contiguous = tn__slice_start(w->info, &w->slice, w->tensor) != SIZE_MAX;
+    if (can_map(l, w) || (!tn_gguf_has_data(m->file) && contiguous && reads_the_map(type, NULL))) return 0;
     return tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), tn_buffer_type_alignment(type));
 }
 
@@ -77,7 +68,7 @@ tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, si
         if (w->ignored) continue;
         size_t d = (size_t)l->device_of(l->user, w), size = tn__load_size(m, l, w);
         sizes[d] += size;
-        if (!size) mapped[d] += w->info->size;
+        if (!size) mapped[d] += w->size;
     }
     return TN_OK;
 }
@@ -88,9 +79,9 @@ static tn_status map_file_part(tn_model *m, const tn__load *l, tn_buffer_type *t
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
         if (w->ignored || w->info->part != part || tn__weight_memory(l, w) != type || !can_map(l, w)) continue;
-        const char *data = w->info->data;
+        const char *data = w->data;
         if (!low || data < low) low = data;
-        if (!high || data + w->info->size > high) high = data + w->info->size;
+        if (!high || data + w->size > high) high = data + w->size;
     }
     if (!low) return TN_OK;
     tn_buffer *buffer;
@@ -100,7 +91,7 @@ static tn_status map_file_part(tn_model *m, const tn__load *l, tn_buffer_type *t
     for (size_t i = 0; i < m->n_all; i++) {
         tn__weight *w = &m->all[i];
         if (w->ignored || w->info->part != part || tn__weight_memory(l, w) != type || !can_map(l, w)) continue;
-        w->tensor->data = (void *)(uintptr_t)w->info->data;
+        w->tensor->data = (void *)(uintptr_t)w->data;
         w->tensor->buffer = buffer;
     }
     return TN_OK;
@@ -119,14 +110,15 @@ static tn_status ask_load_abort(const tn__load *l) {
 typedef struct weight_source {
     const tn__load *load;
     const tn_gguf *file;
-    const tn_gguf_tensor *info;
+    const tn__weight *weight;
 } weight_source;
 /* Reads the file even where it is mapped: page faults cost more than the copy, and a truncated file is an error
  * instead of a signal. */
 static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     const weight_source *source = user;
     TN_TRY(ask_load_abort(source->load));
-    return tn_gguf_read(source->file, source->info, offset, to, size);
+    const tn__weight *w = source->weight;
+    return tn__slice_read(source->file, w->info, &w->slice, w->tensor, offset, to, size);
 }
 
 /* Reads bound weights in portions and reports progress after each: large portions, but several for every model. */
@@ -157,7 +149,7 @@ static tn_status upload_weights(tn_model *m, const tn__load *l, tn_buffer_type *
             size_t need = tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
             if (size && need > max - size) break;
             size += need;
-            files[n] = (weight_source){l, m->file, w->info};
+            files[n] = (weight_source){l, m->file, w};
             sources[n] = (tn_tensor_source){w->tensor, read_weight, &files[n]};
             n++;
         }
@@ -206,7 +198,8 @@ static tn_status check_weight(const tn_model *m, const tn__load *l, const tn__we
         size_t offset = (size_t)(begin / block) * block_bytes;
         status = ask_load_abort(l);
         if (status == TN_OK)
-            status = tn_gguf_read(m->file, w->info, offset, bytes, (size_t)(count / block) * block_bytes);
+            status = tn__slice_read(m->file, w->info, &w->slice, w->tensor, offset, bytes,
+                                    (size_t)(count / block) * block_bytes);
         if (status == TN_OK) status = tn_type_to_f32(w->info->type, bytes, numbers, count);
         for (int64_t i = 0; i < count && status == TN_OK; i++)
             if (!isfinite(numbers[i]))
@@ -243,7 +236,7 @@ tn_status tn__load_weights(tn_model *m, const tn__load *l) {
         return tn_fail(TN_E_STATE, "%s has no weights; it can be planned but not run", tn_gguf_path(m->file));
     uint64_t begin = tn_time_ns();
     size_t total = 0;
-    for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;
+    for (size_t i = 0; i < m->n_all; i++) total += m->all[i].ignored ? 0 : m->all[i].size;
     if (m->params.check_weights) TN_TRY(check_weights(m, l, total));
     tn_status status = map_files(m, l);
     if (status == TN_OK) status = upload_all(m, l, total);

@@ -19,6 +19,16 @@ static uint64_t identity_of(const tn_model *m) {
     return h;
 }
 
+/* The first layer that predicts further tokens becomes the only one. */
+static tn_status make_head(const char *path, tn__hparams *h) {
+    if (h->n_nextn < 1) return tn_fail(TN_E_UNSUPPORTED, "%s has no layers that predict further tokens", path);
+    h->head_layer = h->n_layer;
+    h->layers[0] = h->layers[h->n_layer];
+    h->n_layer = h->n_stored_layers = 1;
+    h->n_nextn = 0;
+    return TN_OK;
+}
+
 static tn_status open_model(const char *path, tn_model *m) {
     TN_TRY(tn_gguf_open(path, &(tn_gguf_params){.mode = m->params.no_mmap ? TN_GGUF_META : TN_GGUF_MAP}, &m->file));
     tn_gguf_str name;
@@ -41,6 +51,15 @@ static tn_status open_model(const char *path, tn_model *m) {
         return TN_E_UNSUPPORTED;
     }
     TN_TRY(tn__hparams_read(m->file, m->arch, &m->h));
+    if (m->params.head) TN_TRY(make_head(path, &m->h));
+    m->division.net = m->params.net;
+    m->division.by_layers = m->params.by_layers;
+    memcpy(m->division.shares, m->params.shares, sizeof m->division.shares);
+    m->division.rank = m->params.net ? tn_net_rank(m->params.net) : m->params.rank;
+    m->division.n_ranks = m->params.net ? tn_net_size(m->params.net) : m->params.n_ranks;
+    if (m->division.n_ranks > 1 && (m->params.nextn || m->params.head))
+        return tn_fail(TN_E_UNSUPPORTED,
+                       "several ranks do not predict further tokens: leave `nextn` out, or use one rank");
     TN_TRY(tn__weights_find(m));
     m->identity = identity_of(m);
     return TN_OK;
@@ -70,6 +89,7 @@ void tn_model_close(tn_model *m) {
     tn_arena_free(m->arena);
     tn_free(m->all);
     tn_free(m->w.layers);
+    tn__division_free(&m->division);
     tn__hparams_free(&m->h);
     tn_gguf_close(m->file);
     tn_free(m);
@@ -89,6 +109,7 @@ tn_model_info tn_model_get_info(const tn_model *m) {
     info.n_ctx_train = h->n_ctx_train;
     info.n_embd = h->n_embd;
     info.n_layer = h->n_layer;
+    info.n_nextn = h->n_nextn;
     info.n_head = h->layers[0].n_head;
     info.n_head_kv = h->layers[0].n_head_kv;
     info.n_ff = h->layers[0].n_ff;
@@ -107,5 +128,6 @@ tn_model_info tn_model_get_info(const tn_model *m) {
     return info;
 }
 
+int tn_model_ranks(const tn_model *m) { return m && m->division.n_ranks > 1 ? m->division.n_ranks : 1; }
 const tn_tokenizer *tn_model_tokenizer(const tn_model *m) { return m ? m->tokenizer : NULL; }
 const tn_gguf *tn_model_file(const tn_model *m) { return m ? m->file : NULL; }

@@ -3,6 +3,7 @@
 #define TN_LLM_MODEL_INTERNAL_H
 
 #include "llm/arch/tensors.h"
+#include "llm/ranks/division.h"
 #include "tenon/arch.h"
 #include "tenon/llm.h"
 
@@ -58,7 +59,10 @@ typedef struct tn__layer_hparams {
 typedef struct tn__hparams {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer;
     int32_t n_stored_layers; /* layers with tensors of their own, which the others use again in the same order */
-    int32_t n_nextn;         /* layers in the file after those, which predict further tokens; no graph uses them */
+    /* Layers in the file after those, which predict further tokens. Ordinary graphs do not use them; their entries
+     * in `layers` and in the weights follow those of the ordinary layers. */
+    int32_t n_nextn;
+    int32_t head_layer; /* of a head (tn_model_params.head): the layer of the file that is layer 0 here; 0: no head */
     int32_t head_k, head_v, n_rot; /* of layers that do not say otherwise */
     tn__layer_hparams *layers;
     bool layer_norm; /* norms subtract the mean; otherwise RMS norms */
@@ -91,6 +95,8 @@ typedef struct tn__hparams {
     float situ_beta, situ_linear_beta; /* SiTU in place of the activation: bounds of gate and up; 0: none */
     int32_t residual_block;            /* attention residuals: layers from a kept state to the next; 0: none */
     float experts_sum_scale;           /* of the sum of the experts and what runs beside them; 0: none */
+    int32_t n_rel_buckets;             /* of biases by distance */
+    bool plain_ffn;                    /* no gates, in a family that usually has them */
     int32_t n_token_types;
     int32_t separator;    /* token between two texts; −1: none */
     bool classifies_mean; /* the classifier's input is the mean of all states, which is not supported */
@@ -159,6 +165,10 @@ typedef struct tn__weight {
     tn_tensor *tensor; /* in model->arena */
     int32_t layer;     /* -1: before the first; n_layer: after the last */
     bool ignored;      /* recognised, but not used by any graph */
+    bool multiplied;   /* only matmuls read it */
+    tn__slice slice;   /* the part that this rank has */
+    const void *data;  /* of the part in the file's map; NULL: it is not there, or not contiguous */
+    size_t size;       /* of the part */
 } tn__weight;
 
 /* ---- Architectures ---- */
@@ -174,6 +184,7 @@ typedef enum tn__residual {
 /* A row of the architecture table: the public part, and what only the builder of graphs (build/graph.c) needs. */
 typedef struct tn__arch {
     tn_arch info;
+    const char *layer_prefix; /* before "blk.N." in the names of tensors; NULL: nothing */
     tn_rope_mode rope;
     tn__residual residual;
     tn_op activation;         /* of the gate; with TN_ARCH_NO_GATE a unary op */
@@ -210,6 +221,9 @@ typedef struct tn__arch {
 } tn__arch;
 
 static inline bool tn__arch_has(const tn__arch *arch, uint64_t trait) { return (arch->info.traits & trait) != 0; }
+static inline const char *tn__layer_prefix(const tn__arch *arch) {
+    return arch->layer_prefix ? arch->layer_prefix : "";
+}
 const tn__arch *tn__arch_find(const char *name);
 
 /* ---- The model ---- */
@@ -231,6 +245,7 @@ struct tn_model {
     tn_tokenizer *tokenizer;
     char *chat_template;
     int64_t n_params;
+    tn__division division; /* among ranks */
     /* Set by the first session. */
     bool loaded;
     bool repacked;       /* as loaded; later sessions follow */

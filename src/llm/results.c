@@ -14,9 +14,12 @@ enum { STEP_VALUES = 4 };
 tn_status tn__results_bytes(const tn_session_plan *p, size_t *bytes) {
     size_t count, rows = (size_t)p->params.n_outputs;
     size_t row = p->params.embeddings ? 2 : (size_t)p->model->h.n_vocab + 2;
+    size_t states = 0;
+    if (p->params.states && !tn__mul_size((size_t)p->params.n_batch, (size_t)p->model->h.n_embd, &states))
+        return tn_fail(TN_E_OVERFLOW, "the states' size overflows");
     if (tn__plan_candidates(p)) row += 2 * (size_t)tn__plan_candidates(p) + 1;
     if (!tn__mul_size(rows, row, &count) || !tn__add_size(count, STEP_VALUES, &count) ||
-        !tn__mul_size(count, sizeof(float), bytes))
+        !tn__add_size(count, states, &count) || !tn__mul_size(count, sizeof(float), bytes))
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
     return TN_OK;
 }
@@ -25,13 +28,13 @@ tn_buffer_type *tn__results_type(const tn_session_plan *p) {
     return tn_device_host_buffer_type(tn__plan_device(p, 0));
 }
 
-/* One block: logits, candidates and what is fetched of them, argmax, sums, steps. */
+/* One block: logits, candidates and what is fetched of them, argmax, sums, steps, hidden states. */
 tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
     const size_t rows = (size_t)p->params.n_outputs, k = (size_t)tn__plan_candidates(p);
     if (pthread_mutex_init(&r->fetching, NULL) != 0) return tn_fail(TN_E_NOMEM, "no lock for the results");
     r->has_lock = true;
     TN_TRY(tn__results_bytes(p, &r->bytes));
-    const size_t count = r->bytes / sizeof *r->logits;
+    size_t count = r->bytes / sizeof *r->logits;
     tn_buffer_type *pinned = tn__results_type(p);
     if (pinned) {
         TN_TRY(tn_buffer_new(pinned, r->bytes, &r->pinned));
@@ -41,6 +44,11 @@ tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
         r->logits = tn_calloc(count, sizeof *r->logits);
     }
     if (!r->logits) return TN_E_NOMEM;
+    if (p->params.states) { /* at the end of the block */
+        r->width = p->model->h.n_embd;
+        count -= (size_t)p->params.n_batch * (size_t)r->width;
+        r->states = r->logits + count;
+    }
     r->argmax = (tn_token *)(void *)(r->logits + count - STEP_VALUES - 2 * rows);
     if (k) {
         r->fetched = r->argmax - rows;
@@ -162,11 +170,28 @@ static tn_status take_candidates(tn_session *s, const tn__graph_set *set, int32_
     return tn__check_finite(s, r->sums, (size_t)kept);
 }
 
+/* The hidden states of a micro-batch. */
+static tn_status take_states(tn_session *s, const tn__graph_set *set, int32_t begin, int32_t n) {
+    tn__results *r = &s->results;
+    if (!set->states) return TN_OK;
+    const size_t row = (size_t)r->width * sizeof *r->states;
+    TN_TRY(tn_sched_synchronize(s->plan->sched));
+    TN_TRY(tn_tensor_get_at(set->states, r->states + (size_t)begin * (size_t)r->width, 0, (size_t)n * row));
+    r->n_states = begin + n;
+    return TN_OK;
+}
+
+const float *tn_session_state(const tn_session *s, int32_t i) {
+    if (!s || !s->results.states || i < 0 || i >= s->results.n_states) return NULL;
+    return s->results.states + (size_t)i * (size_t)s->results.width;
+}
+
 tn_status tn__results_take(tn_session *s, const tn_batch *b, const tn__graph_set *set, int32_t begin, int32_t n,
                            int32_t kept) {
     tn__results *r = &s->results;
     /* A graph that does not gather its output rows gives the rows of all tokens. */
     bool in_order = tn__input_tensor(&set->inputs, TN__INPUT_OUTPUT_ROWS) || kept == n;
+    TN_TRY(take_states(s, set, begin, n));
     if (set->largest) return take_candidates(s, set, kept, in_order);
     if (set->sums) return take_argmax(s, set, kept, in_order);
     size_t row = (size_t)s->plan->model->h.n_vocab;

@@ -20,7 +20,8 @@ static tn_status take_memory(tn_session *s) {
     for (size_t i = 0; i < p->graphs.n; i++) tn__graph_bind_results(&p->kv, p->graphs.sets[i]);
     TN_TRY(tn__tiers_new(s));
     TN_TRY(tn__prefixes_new(p, tn__tiers_seed(s), &s->prefixes));
-    TN_TRY(tn__staging_new(&p->params, p->pipelined, &s->staging));
+    TN_TRY(tn__notes_new(p, &s->notes));
+    TN_TRY(tn__staging_new(&p->params, p->pipelined, tn__states_width(&m->h), &s->staging));
     tn__sequence_adapters_begin(s);
     if (p->params.embeddings) TN_TRY(tn__embeddings_new(p, &s->embeddings));
     TN_TRY(tn__results_new(p, &s->results));
@@ -36,6 +37,9 @@ static tn_status check_plan(tn_session_plan *p) {
     if (p->loads && p->model->loaded)
         return tn_fail(TN_E_STATE,
                        "another session has loaded the model's weights since the plan was made: plan again");
+    if (p->model->division.n_ranks > 1 && !p->model->division.net)
+        return tn_fail(TN_E_STATE, "rank %d of %d was planned without a transport: it cannot run",
+                       p->model->division.rank, p->model->division.n_ranks);
     TN_TRY(tn__session_plan_refresh(p));
     TN_TRY(tn__session_plan_check_fit(p));
     return p->fits ? TN_OK : tn__session_plan_too_big(p);
@@ -44,17 +48,21 @@ static tn_status check_plan(tn_session_plan *p) {
 tn_status tn_session_new(tn_session_plan *plan, tn_session **out) {
     if (!plan || !out) return tn_fail(TN_E_INVALID, "tn_session_new: NULL argument");
     *out = NULL;
-    TN_TRY(check_plan(plan));
+    TN_TRY(tn__ranks_fail(plan->model, check_plan(plan)));
+    TN_TRY(tn__ranks_agree(plan));
     tn_session *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     s->plan = plan;
     plan->n_users++;
     plan->used = true;
     tn_status status = take_memory(s);
-    if (status != TN_OK)
+    if (status == TN_OK && s->notes.net) status = tn_net_barrier(s->notes.net); /* all have loaded */
+    if (status != TN_OK) {
+        status = tn__ranks_fail(plan->model, status);
         tn_session_free(s);
-    else
+    } else {
         *out = s;
+    }
     return status;
 }
 
@@ -72,6 +80,7 @@ void tn_session_free(tn_session *s) {
     if (!s) return;
     /* A queued step reads tensors and memory that are freed below. */
     if (s->plan->sched) (void)tn_sched_synchronize(s->plan->sched);
+    tn__notes_free(&s->notes);
     tn__sequences_free(s);
     tn__queued_step_free(s);
     tn__tiers_free(s);

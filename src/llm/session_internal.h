@@ -4,6 +4,7 @@
 
 #include "llm/memory/tier.h"
 #include "llm/plan/session_plan.h"
+#include "llm/ranks/lead.h"
 
 #include <pthread.h>
 
@@ -27,7 +28,7 @@ typedef struct tn__staging {
     bool *score_wanted;
 } tn__staging;
 
-tn_status tn__staging_new(const tn_session_params *params, bool pipelined, tn__staging *staging);
+tn_status tn__staging_new(const tn_session_params *params, bool pipelined, int32_t width, tn__staging *staging);
 void tn__staging_free(tn__staging *staging);
 
 /* ---- Results (results.c): of the last decode ---- */
@@ -46,6 +47,8 @@ typedef struct tn__results {
     int32_t *fetched;
     const tn_tensor *waiting;
     bool in_order; /* row i is row i of `waiting`; else row staging.out_rows[i] */
+    float *states; /* with params.states: [n_batch][width] hidden states of the batch's tokens */
+    int32_t n_states, width;
     pthread_mutex_t fetching;
     bool has_lock;
     tn_buffer *pinned; /* the memory, where the device can write to it directly; NULL: the heap */
@@ -213,6 +216,24 @@ tn_status tn__gather_sparse_pages(tn_session *session);
 
 /* ---- The session ---- */
 
+enum { TN__STEP_ROWS = 257 };
+
+/* The mean time of runs, of which far longer ones, which other work has probably disturbed, count as twice the mean.
+ */
+typedef struct tn__step_time {
+    double ns;
+    uint32_t n;    /* measurements, with the first, which makes graphs and does not count */
+    uint64_t seen; /* the number of the last step */
+} tn__step_time;
+enum { TN__STEPS_SURE = 5 }; /* measurements of which the least counts; only later ones change it slowly */
+static inline void tn__step_time_add(tn__step_time *t, double ns) {
+    static const double shorter = 0.15, longer = 0.1;
+    if (++t->n == 2 || (t->n > 2 && t->n <= TN__STEPS_SURE && ns < t->ns))
+        t->ns = ns;
+    else if (t->n > TN__STEPS_SURE)
+        t->ns += (ns < t->ns ? shorter : longer) * ((ns < 2 * t->ns ? ns : 2 * t->ns) - t->ns);
+}
+
 struct tn_session {
     tn_session_plan *plan; /* model, parameters, placement, KV cache, graphs */
     tn__staging staging;
@@ -221,10 +242,22 @@ struct tn_session {
     tn__queued_step queued;
     tn__prefixes prefixes;
     tn__tiers tiers;
-    struct tn__sequence *sequences; /* generation state per sequence (generate.c) */
+    struct tn_speculator *speculator; /* of tn_session_next, or NULL */
+    struct tn__sequence *sequences;   /* generation state per sequence (generate.c) */
     tn_session_stats stats;
+    tn__step_time steps[TN__STEP_ROWS]; /* of generation, by their rows */
+    uint64_t n_steps;
+    /* Called after every decode, while its results are there: a proposer that needs hidden states. */
+    void (*observer)(void *user, const tn_batch *batch);
+    void *observer_user;
+    tn__notes notes; /* to the other ranks, or from rank 0 */
 };
 
+/* Guessed tokens that were accepted count as generated. */
+void tn__count_accepted(tn_session *session, int32_t n);
+
 void tn__sequences_free(tn_session *session);
+/* The tokens from … to - 1 of a sequence were given up, and those after them have moved up (generate.c). */
+void tn__guessing_shift(tn_session *session, int32_t seq, int32_t from, int32_t to);
 
 #endif

@@ -12,7 +12,8 @@ static void *take_part(char *block, size_t *used, size_t bytes) {
     return part;
 }
 
-static size_t lay_out_staging(const tn_session_params *p, bool pipelined, char *block, tn__staging *s) {
+static size_t lay_out_staging(const tn_session_params *p, bool pipelined, int32_t width, char *block,
+                              tn__staging *s) {
     const size_t n = (size_t)p->n_ubatch, b = (size_t)p->n_batch;
     const tn__shape largest = {TN__GRAPH_LOGITS, TN__MAX(p->n_ubatch, (int32_t)TN__MOVE_CELLS), p->n_ubatch,
                                tn__adapters_all(p->n_adapters)};
@@ -28,20 +29,20 @@ static size_t lay_out_staging(const tn_session_params *p, bool pipelined, char *
     s->steps = take_part(block, &used, (pipelined ? b : n) * sizeof *s->steps);
     s->scales = take_part(block, &used, (size_t)p->n_seqs * p->n_adapters * sizeof *s->scales);
     for (int i = 0; i < TN__INPUT_COUNT; i++)
-        s->values[i] = take_part(block, &used, tn__input_bytes((tn__input)i, largest));
+        s->values[i] = take_part(block, &used, tn__input_bytes((tn__input)i, largest, width));
     return used;
 }
 
-size_t tn__staging_bytes(const tn_session_params *p, bool pipelined) {
+size_t tn__staging_bytes(const tn_session_params *p, bool pipelined, int32_t width) {
     tn__staging ignored;
-    return lay_out_staging(p, pipelined, NULL, &ignored);
+    return lay_out_staging(p, pipelined, width, NULL, &ignored);
 }
 
-tn_status tn__staging_new(const tn_session_params *p, bool pipelined, tn__staging *s) {
-    s->bytes = tn__staging_bytes(p, pipelined);
+tn_status tn__staging_new(const tn_session_params *p, bool pipelined, int32_t width, tn__staging *s) {
+    s->bytes = tn__staging_bytes(p, pipelined, width);
     s->block = tn_calloc(1, s->bytes);
     if (!s->block) return TN_E_NOMEM;
-    lay_out_staging(p, pipelined, s->block, s);
+    lay_out_staging(p, pipelined, width, s->block, s);
     return TN_OK;
 }
 

@@ -11,7 +11,7 @@
 static tn__tensor_context context_of(const tn_model *m, int32_t layer) {
     return (tn__tensor_context){.f = m->arch->info.traits,
                                 .h = &m->h,
-                                .l = &m->h.layers[layer >= 0 && layer < m->h.n_layer ? layer : 0],
+                                .l = &m->h.layers[layer >= 0 && layer < m->h.n_layer + m->h.n_nextn ? layer : 0],
                                 .file = true};
 }
 
@@ -35,8 +35,10 @@ static tn_status check_weight_shape(const tn_model *m, const tn_gguf_tensor *inf
 }
 
 /* "blk.12.rest" → 12 and "rest"; false for any other name. */
-static bool split_name(const char *name, int32_t *layer, const char **rest) {
-    if (strncmp(name, "blk.", 4) != 0) return false;
+static bool split_name(const tn__arch *arch, const char *name, int32_t *layer, const char **rest) {
+    const size_t prefix = strlen(tn__layer_prefix(arch));
+    if (strncmp(name, tn__layer_prefix(arch), prefix) != 0 || strncmp(name + prefix, "blk.", 4) != 0) return false;
+    name += prefix;
     char *end;
     long value = strtol(name + 4, &end, 10);
     if (end == name + 4 || *end != '.' || value < 0 || value > INT32_MAX) return false;
@@ -76,7 +78,7 @@ static bool names_row(const char *name, const char *row) {
 static tn_status find_weight(tn_model *m, tn__weight *w) {
     const char *rest = w->info->name;
     int32_t layer = -1;
-    bool in_layer = split_name(w->info->name, &layer, &rest);
+    bool in_layer = split_name(m->arch, w->info->name, &layer, &rest);
     const tn__tensor_row *rows = in_layer ? tn__layer_rows : tn__model_rows, *row = NULL;
     size_t count = in_layer ? tn__n_layer_rows : tn__n_model_rows;
     for (size_t i = 0; i < count && !row; i++)
@@ -85,22 +87,31 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
         w->ignored = true;
         return TN_OK;
     }
-    if (in_layer && layer >= m->h.n_layer && layer - m->h.n_layer < m->h.n_nextn) {
+    if (in_layer && m->h.head_layer) {
+        w->ignored = layer != m->h.head_layer;
+        if (w->ignored) return TN_OK;
+        layer = 0;
+    }
+    const bool nextn = in_layer && layer >= m->h.n_layer && layer - m->h.n_layer < m->h.n_nextn;
+    if (nextn && !m->params.nextn) {
         w->ignored = true;
         return TN_OK;
     }
     if (!row)
         return tn_fail(TN_E_UNSUPPORTED, "%s: tensor '%s' is not known to the %s architecture", tn_gguf_path(m->file),
                        w->info->name, m->arch->info.name);
-    if (in_layer && layer >= m->h.n_stored_layers)
+    if (in_layer && layer >= m->h.n_stored_layers && !nextn)
         return tn_fail(TN_E_FORMAT, "%s: tensor '%s' belongs to layer %d of %d", tn_gguf_path(m->file), w->info->name,
                        layer, m->h.n_stored_layers);
     TN_TRY(check_weight_shape(m, w->info, row, layer));
 
+    w->data = w->info->data;
+    w->size = w->info->size;
     w->tensor = tn_tensor_new(m->arena, w->info->type, w->info->n_dims ? w->info->n_dims : 1, w->info->ne);
     if (!w->tensor) return tn_arena_status(m->arena);
     if (!tn_name(m->arena, w->tensor, "%s", w->info->name)) return tn_arena_status(m->arena);
-    w->layer = in_layer ? layer : tn__after_layers(rest) ? m->h.n_layer : -1;
+    w->layer = nextn ? m->h.n_layer : in_layer ? layer : tn__after_layers(rest) ? m->h.n_layer : -1;
+    w->multiplied = row->kind == TN_ARCH_MATRIX && w->tensor->ne[1] > 1;
     char *base = in_layer ? (char *)&m->w.layers[layer] : (char *)&m->w;
     memcpy(base + row->offset, &w->tensor, sizeof w->tensor);
     return TN_OK;
@@ -108,7 +119,7 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
 
 static tn_status missing_tensor(const tn_model *m, int32_t layer, const char *name) {
     char prefix[32] = "";
-    if (layer >= 0) snprintf(prefix, sizeof prefix, "blk.%d.", layer);
+    if (layer >= 0) snprintf(prefix, sizeof prefix, "%sblk.%d.", tn__layer_prefix(m->arch), layer);
     return tn_fail(TN_E_FORMAT, "%s: tensor '%s%s' is missing", tn_gguf_path(m->file), prefix, name);
 }
 static tn_status missing_weight(const tn_model *m, int32_t layer, const char *name) {
@@ -161,7 +172,7 @@ static tn_status check_attention(const tn_model *m, int32_t i) {
 static tn_status check_feed_forward(const tn_model *m, int32_t i) {
     const tn__layer *l = &m->w.layers[i];
     const int64_t n_ff = m->h.layers[i].n_ff;
-    bool gated = !tn__arch_has(m->arch, TN_ARCH_NO_GATE);
+    bool gated = !tn__arch_has(m->arch, TN_ARCH_NO_GATE) && !m->h.plain_ffn;
     if (!tn__layer_feeds(&m->h.layers[i])) return TN_OK;
     const bool moe = tn__arch_has(m->arch, TN_ARCH_EXPERTS);
     if (l->router && !moe && !m->arch->either_ffn) return missing_weight(m, i, "ffn_up");
@@ -198,10 +209,20 @@ static tn_status check_model_norms(const tn_model *m) {
     return TN_OK;
 }
 
+/* A head has what the file says about it, or what the model has. */
+static void use_head_weights(tn_model *m) {
+    const tn__layer *l = m->w.layers;
+    if (!m->h.head_layer) return;
+    if (l->nextn_embd) m->w.tok_embd = l->nextn_embd;
+    if (l->nextn_head) m->w.output = l->nextn_head;
+    if (l->nextn_head_norm) m->w.out_norm = l->nextn_head_norm;
+}
+
 static tn_status check_complete(const tn_model *m) {
     if (!m->w.tok_embd) return missing_weight(m, -1, "token_embd");
     TN_TRY(check_model_norms(m));
-    for (int32_t i = 0; i < m->h.n_stored_layers; i++) {
+    for (int32_t i = 0; i < m->h.n_layer + (m->params.nextn ? m->h.n_nextn : 0); i++) {
+        if (i >= m->h.n_stored_layers && i < m->h.n_layer) continue;
         TN_TRY(check_rows(m, i));
         TN_TRY(check_attention(m, i));
         TN_TRY(check_feed_forward(m, i));
@@ -211,7 +232,7 @@ static tn_status check_complete(const tn_model *m) {
 
 /* Norms whose name means something else in most families. */
 static void rename_norms(tn_model *m) {
-    for (int32_t i = 0; tn__arch_has(m->arch, TN_ARCH_RENAMED_FFN_NORM) && i < m->h.n_layer; i++) {
+    for (int32_t i = 0; tn__arch_has(m->arch, TN_ARCH_RENAMED_FFN_NORM) && i < m->h.n_layer + m->h.n_nextn; i++) {
         m->w.layers[i].ffn_norm = m->w.layers[i].attn_post_norm;
         m->w.layers[i].attn_post_norm = NULL;
     }
@@ -223,7 +244,7 @@ static void rename_norms(tn_model *m) {
 tn_status tn__weights_find(tn_model *m) {
     m->n_all = (size_t)tn_gguf_tensor_count(m->file);
     m->all = tn_calloc(m->n_all, sizeof *m->all);
-    m->w.layers = tn_calloc((size_t)m->h.n_layer, sizeof *m->w.layers);
+    m->w.layers = tn_calloc((size_t)m->h.n_layer + (size_t)m->h.n_nextn, sizeof *m->w.layers);
     if (!m->all || !m->w.layers) return TN_E_NOMEM;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(m->n_all, 0), .no_alloc = true}, &m->arena));
     for (size_t i = 0; i < m->n_all; i++) {
@@ -232,10 +253,12 @@ tn_status tn__weights_find(tn_model *m) {
         m->n_params += tn_nelements(&(tn_tensor){
             .ne = {m->all[i].info->ne[0], m->all[i].info->ne[1], m->all[i].info->ne[2], m->all[i].info->ne[3]}});
     }
+    use_head_weights(m);
     TN_TRY(check_complete(m));
     rename_norms(m);
     if (m->arch->adjust) m->arch->adjust(&m->h, &m->w);
     if (m->w.type_embd) m->h.n_token_types = (int32_t)m->w.type_embd->ne[1];
+    TN_TRY(tn__divide(m));
     for (int32_t i = m->h.n_stored_layers; i < m->h.n_layer; i++)
         m->w.layers[i] = m->w.layers[i - m->h.n_stored_layers];
     return TN_OK;

@@ -10,7 +10,7 @@ python3 "$here/../data/walk_flags.py" "$tenon" "$here/../data/llama_flags.tsv" |
 run() { "$tenon" run -n 4 --temp 0 "$@" < /dev/null; }
 expected=$(run 2> /dev/null)
 for options in "-ngl all" "-ngl auto" "-ngl -1" "-t -1" "-dev none" "-dev CPU" "-ot exps=CPU,ffn=cpu" "-ot blk\\.[0-9]{1,2}\\.=CPU" \
-    "-sm none" "-fa auto" "-fa" "--no-mmap" "-lm none" "-lm mmap+mlock" "--numa distribute" "--numa isolate" "--numa numactl" \
+    "-sm none" "-sm row" "-sm tensor" "-fa auto" "-fa" "--no-mmap" "-lm none" "-lm mmap+mlock" "--numa distribute" "--numa isolate" "--numa numactl" \
     "-t 1 -tb 2" "-t 2 -tb 1" "-C 0x1" "-Cr 0-0 --cpu-strict 1" "--poll 0" "--poll 100" "--prio -1" "-nr" "--no-pack" "--no-perf" "-rea off" "--top-k -1"; do
     # shellcheck disable=SC2086
     same "run $options" "$expected" "$(run $options 2> "$work/err")"
@@ -22,7 +22,7 @@ check "a mask that is none" 2 'hexadecimal' "$tenon" run -C xyz
 check "more threads than processors" 0 'threads on .* processors' "$tenon" run -t 1000 -n 1
 check "a longer context than trained" 0 'longer than the 512' "$tenon" run -c 1024 -n 1
 check "a GPU that is not there" 1 'main-gpu 7' "$tenon" run -sm none -mg 7
-check "row split" 2 'none layer' "$tenon" run -sm row
+check "an unknown division" 2 'none layer row tensor' "$tenon" run -sm column
 
 # "Did you mean" names only near options that exist.
 check "no near option" 2 '^tenon: unknown option --no-xyzw$' "$tenon" run --no-xyzw

@@ -137,11 +137,11 @@ serve_and_ask() { # file, size to truncate it to; the messages are in $work/out
     pid=$!
     for _ in $(seq 200); do
         port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/out")
-        [ -n "$port" ] && http "$port" $'GET /health HTTP/1.1\r\nHost: x'"$end"$'\r\n' | grep -q ' 200 ' && break
+        [ -n "$port" ] && http "$port" $'GET /health HTTP/1.1\r\nHost: localhost'"$end"$'\r\n' | grep -q ' 200 ' && break
         sleep 0.05
     done
     truncate -s "$2" "$1"
-    http "$port" $'POST /v1/completions HTTP/1.1\r\nHost: x'"$end"$'Content-Type: application/json\r\nContent-Length: '"${#body}"$'\r\n\r\n'"$body" > "$work/answer"
+    http "$port" $'POST /v1/completions HTTP/1.1\r\nHost: localhost'"$end"$'Content-Type: application/json\r\nContent-Length: '"${#body}"$'\r\n\r\n'"$body" > "$work/answer"
     kill "$pid" 2> /dev/null
     wait "$pid"
 }

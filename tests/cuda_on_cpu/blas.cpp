@@ -37,15 +37,15 @@ static float dot(const std::vector<float> &a, const std::vector<float> &b) {
     for (float p : part) sum += p;
     return sum;
 }
-static void multiply(const matrix &a, const void *ad, const matrix &b, const void *bd, const matrix &c, float *cd,
-                     float alpha, float beta) {
+static void multiply(const matrix &a, const void *ad, const matrix &b, const void *bd, const matrix &c,
+                     const float *cd, const matrix &d, float *dd, float alpha, float beta) {
     std::vector<std::vector<float>> right;
     for (uint64_t j = 0; j < b.columns; j++) right.push_back(column_of(b, bd, j));
     for (uint64_t i = 0; i < a.columns; i++) {
         std::vector<float> left = column_of(a, ad, i);
         for (uint64_t j = 0; j < b.columns; j++) {
-            float &to = cd[j * (uint64_t)c.stride + i], value = alpha * dot(left, right[j]);
-            to = beta == 0 ? value : value + beta * to;
+            const float value = alpha * dot(left, right[j]);
+            dd[j * (uint64_t)d.stride + i] = beta == 0 ? value : value + beta * cd[j * (uint64_t)c.stride + i];
         }
     }
 }
@@ -114,19 +114,19 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
-                              const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t ld,
+                              const void *c, cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t *, void *workspace, size_t workspace_bytes,
                               cudaStream_t stream) {
     description *how = (description *)desc;
-    matrix ma = *(matrix *)la, mb = *(matrix *)lb, md = *(matrix *)ld;
-    if (!how->transposed_a || how->transposed_b || c != d || md.type != CUDA_R_32F || ma.rows != mb.rows ||
-        md.rows != ma.columns || md.columns != mb.columns)
+    matrix ma = *(matrix *)la, mb = *(matrix *)lb, mc = *(matrix *)lc, md = *(matrix *)ld;
+    if (!how->transposed_a || how->transposed_b || md.type != CUDA_R_32F || mc.type != CUDA_R_32F ||
+        ma.rows != mb.rows || md.rows != ma.columns || md.columns != mb.columns)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     float x = *(const float *)alpha, y = *(const float *)beta;
     std::lock_guard<std::recursive_mutex> hold(lock);
     queue_work(stream, [=]() {
         if (workspace_bytes) memset(workspace, 0xff, workspace_bytes < 4096 ? workspace_bytes : 4096);
-        multiply(ma, a, mb, b, md, (float *)d, x, y);
+        multiply(ma, a, mb, b, mc, (const float *)c, md, (float *)d, x, y);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

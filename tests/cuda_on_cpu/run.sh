@@ -1,6 +1,7 @@
 #!/bin/bash
 # run.sh BUILD CAPABILITY: runs the tests of GPUs with the CUDA backend on the CPU, and models that use its fast kernels.
-# TENON_LONG=1 runs all of test_gpu, more models, and other orders of threads.
+# Without TENON_LONG, tests whose kernels are the same for all capabilities run for one of them, and others with fewer
+# rounds (TENON_QUICK). TENON_LONG=1 (`make test-cuda`) runs all of test_gpu, more models, and other orders of threads.
 set -u
 build=$(realpath "$1") capability=$2 failures=0
 tenon=$build/bin/tenon
@@ -26,6 +27,10 @@ synth() { # name, type, architecture, shape
 
 # Few tokens and small matrices, but rows of at least the length that a warp processes per step. With quantized weights all experts
 # are used: otherwise rounding would decide between experts with almost equal scores.
+[ -n "${TENON_LONG:-}" ] || export TENON_QUICK=1
+is() { # capabilities…: whether this is one of them, or everything runs
+    [ -n "${TENON_LONG:-}" ] || [[ " $* " == *" $capability "* ]]
+}
 synth pairs f16 llama heads=4,kv=2,head=64,layers=1,width=512,ffn=1024
 synth wide q8_0 qwen3 heads=4,kv=1,head=128,ffn=1024
 synth mixed Q4_K_M llama heads=4,kv=4,head=64,layers=1,ffn=2048
@@ -40,10 +45,19 @@ if [ -n "${TENON_LONG:-}" ]; then
     synth brain bf16 llama heads=4,kv=2,head=64
     synth capped f16 gemma2 heads=4,kv=2,head=64,window=16
     synth sinks f16 gpt-oss heads=4,kv=2,head=64,experts=4,used=2,expert-ffn=256,window=16
-    synth experts q4_0 qwen3moe heads=4,kv=2,head=64,experts=4,used=4,expert-ffn=256
+    synth hybrid f16 qwen35 heads=4,kv=2,head=64,layers=4,width=512
 fi
+synth types Q5_K_M llama heads=4,kv=2,head=64,layers=1,width=2048 # q5_K and q6_K of one input
+synth experts Q4_K_M qwen3moe heads=4,kv=2,head=64,experts=4,used=4,expert-ffn=768
 [ $failures = 0 ] || exit 1
 models=$(echo "$work"/*.gguf)
+memory_models=$models # all kinds of launches of a capability: tile kernels from 8.0 on, the persistent kernel from 9.0 on
+if [ -z "${TENON_LONG:-}" ]; then
+    memory_models="$work/mixed.gguf $work/pairs.gguf"
+    [ "$capability" = 90 ] && models="$work/pairs.gguf $work/wide.gguf $work/types.gguf $work/experts.gguf"
+    [ "$capability" = 75 ] && models="$work/mixed.gguf $work/wide.gguf"
+    [ "$capability" = 80 ] && models="$work/experts.gguf $work/padded.gguf"
+fi
 # Metadata only, for planning.
 shape=layers=2,width=1024,vocab=512,ctx=8192,heads=16,kv=4,head=64
 "$tenon" synth "$work/dense.plan" --no-data --type Q4_K_M --arch llama --shape $shape,ffn=2048 > /dev/null
@@ -62,17 +76,17 @@ else
         tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_PERSISTENT=0
     done
 fi
-run test_gpu_memory '*' TENON_GPU_STEPS=10 TENON_GPU_MODELS="$models" TENON_PLAN_MODELS="$(echo "$work"/*.plan)" TENON_COUNT_GPU_BYTES="$work/bytes"
+run test_gpu_memory '*' TENON_GPU_STEPS=10 TENON_GPU_MODELS="$memory_models" TENON_PLAN_MODELS="$(echo "$work"/*.plan)" TENON_COUNT_GPU_BYTES="$work/bytes"
 run test_gpu_memory 'integrated*' TENON_EMULATED_INTEGRATED=1
 edges '*'
 run test_gpu_matmul '*'
 run test_gpu_pages '*'
 run test_gpu_attention '*'
 run test_gpu_recurrent '*'
-run test_adapters '*'
-run test_gpu_pages 'layers*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
-run test_gpu_attention '*' TENON_EMULATED_PROCESSORS=3 TENON_EMULATED_SEED=3
-run test_gpu_recurrent '*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
+is 75 && run test_adapters '*'
+is 90 && run test_gpu_pages 'layers*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
+is 80 && run test_gpu_attention 'mixed*' TENON_EMULATED_PROCESSORS=3 TENON_EMULATED_SEED=3
+is 90 && run test_gpu_recurrent '*' TENON_EMULATED_PROCESSORS=24 TENON_EMULATED_SEED=3
 edges 'devices*' TENON_EMULATED_DEVICES=2
 edges 'long*' TENON_EMULATED_PROCESSORS=132 TENON_CUDA_PERSISTENT=0
 exit $((failures > 0))

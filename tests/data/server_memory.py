@@ -178,7 +178,7 @@ def tree():
     same("hits and misses", [prefixes["hits"], prefixes["misses"]], [5, 1])
     same("metrics", [metric("prefix_hits_total"), metric("prefix_misses_total"), metric('kv_cache_pages{owner="prefixes"}'),
                      metric('kv_cache_pages{owner="free"}')], [5, 1, pages["prefixes"], pages["free"]])
-    thread = threading.Thread(target=complete, args=(talks[0], 600))
+    thread = threading.Thread(target=complete, args=(talks[0], 800))
     thread.start()
     until("a slot with pages", lambda: any(slot["n_pages"] > 3 for slot in call("/slots")[1]))
     memory = call("/memory")[1]

@@ -89,7 +89,7 @@ def reuse():
     thread = threading.Thread(target=lambda: held.append(complete(d, n=440)))
     thread.start()
     deadline = time.time() + 20
-    while time.time() < deadline and not any(s["is_processing"] and s["next_token"]["n_decoded"] for s in call("/slots")[1]):
+    while time.time() < deadline and not any(s["is_processing"] and s["next_token"][0]["n_decoded"] for s in call("/slots")[1]):
         time.sleep(0.02)
     same("of a job that still generates", cached(d), 59)
     thread.join()

@@ -48,8 +48,9 @@ with open(documented, encoding="utf-8") as file:
 values = {"--ctx-size": "64", "--cpu-range": "0-0", "--cpu-mask": "0x1", "--numa": "isolate", "--load-mode": "mmap",
           "--device": "none", "--override-tensor": "exps=CPU", "--split-mode": "none", "--cache-type-k": "f16",
           "--cache-type-v": "f16", "--samplers": "top_k", "--sampler-seq": "k", "--logit-bias": "1+1", "--pooling": "mean",
-          "--top-k": "1", "--chat-template-kwargs": "{}", "--reasoning": "on", "--reasoning-budget": "0", "--timeout": "10",
-          "--json-schema": "{}", "--output": "md", "--main-gpu": "0"}
+          "--top-k": "1", "--chat-template-kwargs": "{}", "--reasoning": "on", "--reasoning-format": "none", "--reasoning-budget": "0", "--timeout": "10",
+          "--json-schema": "{}", "--output": "md", "--main-gpu": "0", "--spec-type": "none", "--spec-ngram-size-n": "3", "--spec-ngram-simple-size-n": "3",
+          "--spec-ngram-map-k-size-n": "3", "--spec-ngram-map-k4v-size-n": "3"}
 
 
 def value_of(row):

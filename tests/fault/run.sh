@@ -1,10 +1,10 @@
 #!/bin/bash
 # run.sh BUILD [PART…]: the tenon program with injected faults. It must always end by itself with a documented exit code,
-# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server tiers.
+# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server tiers ranks replicas.
 set -u
 build=$(cd "$1" && pwd)
 shift
-parts=${*:-memory device exact reads full kill change clock server tiers}
+parts=${*:-memory device exact reads full kill change clock server tiers ranks replicas}
 tenon=$build/bin/tenon
 preload=$build/tests/libfault_preload.so
 here=$(cd "$(dirname "$0")" && pwd)
@@ -101,6 +101,16 @@ expect_clean_failure() { # description
     local left
     left=$(ls out)
     [ -z "$left" ] || fail "$1: left behind: $left"
+}
+
+part_ranks() {
+    # shellcheck source=tests/fault/ranks.sh
+    . "$here/ranks.sh"
+}
+
+part_replicas() {
+    # shellcheck source=tests/fault/replicas.sh
+    . "$here/replicas.sh"
 }
 
 part_memory() {
@@ -458,6 +468,7 @@ part_tiers() {
 }
 
 for part in $parts; do
+    declare -F "part_$part" > /dev/null || { echo "unknown part $part"; exit 2; }
     before=$failures
     start=$SECONDS
     "part_$part"

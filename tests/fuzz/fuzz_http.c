@@ -7,7 +7,7 @@
  * Input: a byte below 32 selects a path, and the rest is the body of a POST to it; with any other first byte the
  * input is sent unchanged. The engine is replaced by one that generates a few tokens from random logits with the
  * request's sampler, grammar and stop words. */
-#include "serve/http.h"
+#include "serve/models/catalog.h"
 
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
@@ -22,7 +22,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static const unsigned char page[] = "<!doctype html>";
-const struct web_file web_files[] = {{"/", "text/html", page, sizeof page - 1}};
+const struct web_file web_files[] = {{"/", "text/html", page, sizeof page - 1, "\"1\"", false}};
 const size_t n_web_files = 1;
 
 /* ---- The replacement of the engine ---- */
@@ -93,6 +93,11 @@ void serve_frontier(struct served *served, struct evhttp_request *http, json_t *
     (void)served, (void)body;
     evhttp_send_error(http, 501, NULL);
 }
+void serve_fit(struct served *served, struct evhttp_request *http, json_t *body) {
+    (void)served, (void)body;
+    evhttp_send_error(http, 501, NULL);
+}
+void fit_forget(struct server *server) { (void)server; }
 int engine_start(struct served *served) {
     (void)served;
     return 1;
@@ -104,6 +109,20 @@ bool engine_submit(struct served *served, struct job *const *jobs, size_t count)
     event_active(served->outbox_ready, EV_READ, 0);
     return true;
 }
+
+/* The list of models, which is that of one model here. */
+void models_announce(struct served *served, const char *state) { (void)served, (void)state; }
+void models_reload(struct server *server) { (void)server; }
+#define NO_MODELS(name)                                                                                              \
+    void name(struct served *served, struct evhttp_request *http, json_t *body) {                                    \
+        (void)served, (void)body;                                                                                    \
+        evhttp_send_error(http, 501, NULL);                                                                          \
+    }
+NO_MODELS(serve_models_events)
+NO_MODELS(serve_models_load)
+NO_MODELS(serve_models_unload)
+NO_MODELS(serve_models_download)
+NO_MODELS(serve_models_delete)
 
 /* Messages for the terminal are dropped. */
 int fail(const char *format, ...) {
@@ -164,6 +183,9 @@ static void prepare(void) {
     server.show_metrics = server.show_slots = true;
     server.slot_path = "/nonexistent";
     server.default_predict = -1;
+    server.origins = "localhost";
+    server.prefix = "";
+    server.variables = json_object();
     server.sampling = tn_sampler_params_default();
     server.keys[0] = strdup("key");
     server.base = event_base_new();
@@ -225,6 +247,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         "/slots/1?action=restore",
         "/slots/x?action=erase",
         "/props",
+        "/infill",
+        "/embedding",
+        "/rerank",
+        "/v1/messages/count_tokens",
+        "/v1/responses/input_tokens",
+        "/predict",
     };
     enum { N_PATHS = sizeof paths / sizeof *paths };
     char head[256];

@@ -19,7 +19,7 @@ import time
 
 TIMEOUT = 2  # the server's --timeout, in seconds
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 KINDS = {
     "half a request": HEAD + b'Content-Length: 50\r\n\r\n{"prompt":',
     "half a header": HEAD[:40],

@@ -34,7 +34,7 @@ class Client:
         words = [WORDS[(self.number * 7 + self.count * 3 + i) % len(WORDS)] for i in range(4 + self.number % 9)]
         body = json.dumps({"messages": [{"role": "user", "content": "Tell me about a " + ", a ".join(words)}],
                            "max_tokens": self.load.tokens, "ignore_eos": True, "stream": True, "seed": self.count})
-        self.request = ("POST /v1/chat/completions HTTP/1.1\r\nHost: load\r\nContent-Type: application/json\r\n"
+        self.request = ("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                         f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
         if self.socket and self.count % 2:
             self.close()

@@ -25,7 +25,7 @@ done
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")
 case $version in 0.*) soversion=${version%.*} ;; *) soversion=${version%%.*} ;; esac
 for library in $libraries; do
-    case $library in *libtenon-cuda.so) continue ;; esac # a module, loaded by its file name
+    case $library in *libtenon-cuda.so | *libtenon_net-*.so) continue ;; esac # modules, loaded by their file names
     soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
     [ "$soname" = "$(basename "$library").$soversion" ] || { echo "$library: soname $soname, not $soversion"; exit 1; }
     [ -e "$library.$version" ] || { echo "$library.$version is not installed"; exit 1; }

@@ -31,7 +31,7 @@ for file in $pages; do
 done
 
 # Names of the API and paths. The migration page and the changelog name what was removed; results name what was measured.
-cat include/tenon/*.h > "$work/public"
+find include/tenon -name "*.h" -exec cat {} + > "$work/public"
 find src -name '*.[ch]' -exec cat {} + > "$work/internal"
 for file in $pages; do
     case $file in docs/migration.md | CHANGELOG.md | bench/results/*) continue ;; esac

@@ -194,7 +194,8 @@ static void leave(rng *r) {
 
 /* Sends half a request, or does not read the response. */
 static void stall(rng *r) {
-    static const char half[] = "POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{\"prompt\":";
+    static const char half[] =
+        "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{\"prompt\":";
     int fd = dial();
     if (fd < 0) return;
     if (below(r, 2))

@@ -23,6 +23,10 @@ static int find_gpu(void **state) {
     }
     return 0;
 }
+/* How often a test repeats: TENON_QUICK (the emulated CUDA of `make test`), without a variable, TENON_LONG. */
+static inline int gpu_rounds(int quick, int usual, int many) {
+    return getenv("TENON_LONG") ? many : getenv("TENON_QUICK") ? quick : usual;
+}
 #define NEED_GPU()                                                                                                   \
     if (!gpu) {                                                                                                      \
         print_message("skipped: no GPU here\n");                                                                     \

@@ -2,7 +2,8 @@
  *
  * The reference file holds int32 n_tokens, int32 n_vocab, int32 tokens[n_tokens], f32 logits[n_tokens][n_vocab].
  * Modes: `batch` (24 tokens at once, then one by one; the default), `cuts` (the batch cut at every position),
- * `pairs` (two interleaved sequences, the second one token behind). Prints the NMSE of the rows of the first batch
+ * `pairs` (two interleaved sequences, the second one token behind), `fit` (the bytes of sessions on the CPU and on a
+ * simulated device are those planned). Prints the NMSE of the rows of the first batch
  * and of the single tokens, for the worst run of each mode, and exits with 1 if one is above $TENON_ZOO_BAR (1e-6).
  * $TENON_ZOO_DEVICE names the device, $TENON_ZOO_CACHE the type of the KV cache (f32).
  * $TENON_ZOO_TIES names the reference's order of positions with equal scores (ties.h). A model that is not causal
@@ -108,9 +109,53 @@ static int run_mode(const char *path, tn_session *s, const zoo_case *c, const ch
     return worst[0] <= bar && worst[1] <= bar ? 0 : 1;
 }
 
+static size_t zoo_bytes(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+
+/* Whether a session on the device takes the planned bytes, before and after a decode; -1: an error. */
+static int takes_the_plan(tn_model *model, tn_session_params p, const char *device, const zoo_case *c,
+                          size_t *total) {
+    tn_session_plan *plan;
+    tn_session *session = NULL;
+    tn_fit planned = {0}, taken = {0};
+    zoo_error e = {0};
+    p.devices[0] = device;
+    p.devices[1] = strcmp(device, "cpu") == 0 ? NULL : "cpu";
+    if (tn_session_plan_new(model, &p, &plan) != TN_OK) return -1;
+    int same = tn_session_plan_fit(plan, &planned) == TN_OK ? 1 : -1;
+    if (tn_session_new(plan, &session) != TN_OK || decode_range(session, c, 0, c->first, false, &e) != TN_OK ||
+        tn_session_memory(session, &taken) != TN_OK)
+        same = -1;
+    for (size_t i = 0; same == 1 && i < planned.n_devices; i++) {
+        const tn_fit_device *a = &planned.devices[i], *b = &taken.devices[i];
+        const bool counted = strcmp(b->name, "cpu") == 0 || b->total - b->free == zoo_bytes(b);
+        same = counted && a->weights == b->weights && a->mapped == b->mapped && a->cache == b->cache &&
+               a->compute == b->compute && a->scratch == b->scratch && a->staging == b->staging;
+        *total += zoo_bytes(b);
+    }
+    tn_fit_free(&planned);
+    tn_fit_free(&taken);
+    tn_session_free(session);
+    return same;
+}
+
+static int run_fit(const char *path, const tn_session_params *p, const zoo_case *c) {
+    static const char *const devices[] = {"cpu", "sim:1G"};
+    size_t total = 0;
+    for (int i = 0; i < 2; i++) {
+        tn_model *model; /* the devices of the first session keep a model's weights */
+        if (tn_model_open(path, NULL, &model) != TN_OK) return fail("open", path);
+        const int same = takes_the_plan(model, *p, devices[i], c, &total);
+        tn_model_close(model);
+        if (same < 0) return fail("fit", path);
+        if (!same) return printf("fit    NOT AS PLANNED on %s\n", devices[i]), 1;
+    }
+    printf("fit    %zu bytes as planned\n", total);
+    return 0;
+}
+
 int main(int count, char **arguments) {
     if (count < 3) {
-        fprintf(stderr, "usage: zoo MODEL.gguf FILE.logits [batch] [cuts] [pairs]\n");
+        fprintf(stderr, "usage: zoo MODEL.gguf FILE.logits [batch] [cuts] [pairs] [fit]\n");
         return 2;
     }
     const char *path = arguments[1], *device = getenv("TENON_ZOO_DEVICE"), *bar = getenv("TENON_ZOO_BAR");
@@ -136,7 +181,9 @@ int main(int count, char **arguments) {
     if (ties.order != TIES_OWN) tn_sched_set_eval(tn_session_sched(session), zoo_replace_ties, &ties);
     int result = 0;
     for (int i = 3; i < (count > 3 ? count : 4); i++) {
-        const int one = run_mode(path, session, &c, count > 3 ? arguments[i] : "batch", bar ? atof(bar) : 1e-6);
+        const char *mode = count > 3 ? arguments[i] : "batch";
+        const int one = strcmp(mode, "fit") == 0 ? run_fit(path, &p, &c)
+                                                 : run_mode(path, session, &c, mode, bar ? atof(bar) : 1e-6);
         if (one > result) result = one;
     }
     tn_session_free(session);

@@ -23,6 +23,13 @@ struct strand_plan {
     const tn_tensor *steps; // NULL: not made yet
     int64_t rows;
 };
+// A request to the op being compiled: to store its result as f16 or bf16, too, for the matmul that reads it next.
+struct narrow_request {
+    void *to; // NULL: none
+    int type;
+    bool tiled; // in the order of the tile kernels
+    bool done;  // set by ops that do it
+};
 struct attention_plans; // kernels/many/attention_plan.cuh
 struct compilation {
     const device_description *device;
@@ -33,6 +40,7 @@ struct compilation {
     const tn_tensor *converts;        // set while launches convert this operand rather than compute a node
     strand_plan *strands;
     attention_plans *plans; // of attention
+    narrow_request *narrow;
 };
 
 // ---- Adding launches ----
@@ -92,6 +100,12 @@ tn_status compile_top_k(const compilation &c, const tn_tensor *t);
 tn_status compile_mix(const compilation &c, const tn_tensor *t);
 size_t mul_mat_scratch(const device_description &device, const tn_tensor *t);
 tn_status compile_mul_mat(const compilation &c, const tn_tensor *t);
+// Whether cuBLASLt multiplies these matrices; such a matmul can add a residual and store the sum instead.
+bool blas_takes(const device_description &device, const tn_tensor *t);
+tn_status compile_blas_add(const compilation &c, const tn_tensor *t, const float *residual, int64_t residual_row,
+                           float *out, int64_t out_row);
+// Where such a matmul expects its activations as f16 or bf16; NULL if it multiplies floats.
+void *blas_activations(const compilation &c, const tn_tensor *t, int *type);
 // Rows of f32 to dense f16 or bf16; f16 saturates instead of overflowing.
 tn_status compile_narrow(const compilation &c, const tn_tensor *y, const char *data, int64_t row_bytes, int64_t k,
                          int64_t rows, int type, void *to);

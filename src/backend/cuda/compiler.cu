@@ -3,7 +3,7 @@
 //
 //   norm → matrix multiplications with the same input   one launch; the launch before it left the norm's input
 //   matrix multiplications with more columns            one launch with the same input; with an addition
-//   rope q, rope k, store k, store v, attention         one launch
+//   rope q, rope k, store k, store v, attention         one launch; with more tokens all but the attention
 //   matrix multiplication → add → norm                  one launch
 //   gate, up → gated activation                         one launch, with experts too
 //   soft-max → top-k of the MoE router                  one launch
@@ -17,6 +17,8 @@
 // Where the device has the persistent decode kernel, matrix multiplications with one column and attentions become its
 // steps, and a run of them is one launch.
 #include "backend/cuda/compiler.cuh"
+
+#include "backend/cuda/kernels/small/small_ops.cuh"
 
 #include <stdlib.h>
 
@@ -138,7 +140,8 @@ scratch_needs compiler_scratch(const compiler *f) {
     for (int i = 0; i < f->n; i++) {
         size_t bytes = node_scratch(*f->device, f->nodes[i]);
         if (bytes > most) most = bytes;
-        counts = counts || f->nodes[i]->op == TN_OP_ATTENTION || f->nodes[i]->op == TN_OP_ARGMAX;
+        counts = counts || f->nodes[i]->op == TN_OP_ATTENTION || f->nodes[i]->op == TN_OP_ARGMAX ||
+                 f->nodes[i]->op == TN_OP_TOP_K;
     }
     return scratch_needs_of(2 * f->activation_buffer_bytes + all_plan_bytes(f) + most,
                             f->steps ? persistent_memory_bytes(f->steps) : 0, counts);
@@ -211,22 +214,41 @@ tn_status launch_steps(compiler *f, const compilation &c) {
     return TN_OK;
 }
 
+// Small ops from node i on, each the next node, in one launch. Norms that a matmul takes over are left to it.
+static tn_status fuse_small_ops(compiler *f, const compilation &c, int i, bool *matched) {
+    const tn_tensor *nodes[SMALL_OPS];
+    int n = 0;
+    for (int k = i; k < f->n && n < SMALL_OPS && is_small_op(f->nodes[k]); k = next_node(f, k)) {
+        if (k > i && (norm_is_fused(f, k) || has_normed_router(f, k) || is_narrowed(f, c, k))) break;
+        nodes[n++] = f->nodes[k];
+    }
+    *matched = n > 1;
+    if (!*matched) return TN_OK;
+    f->pending = NULL;
+    TN_TRY(launch_steps(f, c));
+    for (int k = 0; k < n; k++) fuse_node(f, index_of(f, nodes[k]));
+    return compile_small_ops(c, nodes, n);
+}
+
 static tn_status compile_one(compiler *f, const compilation &c, int i) {
     bool matched = false;
     f->lead = i;
     TN_TRY(fuse_norm(f, c, i, &matched));
+    if (!matched) TN_TRY(fuse_normed_router(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_matmuls(f, c, i, &matched));
+    if (!matched) TN_TRY(fuse_rotations(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_attention(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_sum_argmax(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_moe_router(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_mix(f, c, i, &matched));
     if (matched || !is_matmul(f->nodes[i])) *c.converted = {};
     if (!matched) TN_TRY(fuse_tile_matmuls(f, c, i, &matched)); // these may share converted activations
+    if (!matched) TN_TRY(fuse_blas_add(f, c, i, &matched));
+    if (!matched) TN_TRY(fuse_small_ops(f, c, i, &matched));
     if (!matched) {
         f->pending = NULL;
         TN_TRY(launch_steps(f, c));
-        fuse_node(f, i);
-        TN_TRY(node_compile(c, f->nodes[i]));
+        TN_TRY(compile_narrowed(f, c, i));
     }
     return assign_nodes(f, c);
 }
@@ -242,7 +264,8 @@ tn_status compiler_run(compiler *f, const compile_params &params, launch_list *o
                      &converted,
                      NULL,
                      &strands,
-                     &f->plans};
+                     &f->plans,
+                     NULL};
     f->plans.memory = kernels + 2 * f->activation_buffer_bytes + f->strand_plan_bytes;
     f->plans.made = 0;
     launch_list_clear(out);

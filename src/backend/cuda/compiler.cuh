@@ -9,7 +9,7 @@
 
 enum {
     GROUP_WINDOW = 16, // nodes after a matrix multiplication among which others with the same input are looked for
-    MAX_GROUP = 3,     // matrices of one launch
+    MAX_GROUP = 4,     // matrices with the same input, at most three of them in one launch or step
     MAX_FUSED = 32,    // nodes of one launch
 };
 
@@ -58,6 +58,8 @@ bool overlap(const tn_tensor *a, const tn_tensor *b);
 bool only_read_by(const compiler *f, int i, int readers);
 int next_node(const compiler *f, int i); // after i, that is not compiled yet
 bool is_rows(const tn_tensor *t);        // f32 rows in at most two dimensions
+// Whether node k may run as early as node i: nothing in between reads or writes the memory of its result.
+bool can_run_at(const compiler *f, int k, int i);
 
 // ---- Launches (compiler.cu) ----
 
@@ -75,6 +77,9 @@ struct matmul_group {
     int at[MAX_GROUP], n;
     gemv_family family;
 };
+// Matrix multiplications of node i's input, node i first.
+matmul_group group_at(const compiler *f, int i);
+bool is_plain_norm(const tn_tensor *t); // an RMS norm of few rows with one row of weights
 // Whether the readers of node i are exactly one group, which comes next after node `after`.
 bool feeds_group(const compiler *f, int i, int after, matmul_group *g);
 // Whether a group is a step of the persistent decode kernel. Steps read and write f32, and do the norm themselves.
@@ -89,12 +94,21 @@ void leave_pending(compiler *f, const tn_tensor *instead_of, gemv_family family,
 // ---- Patterns ----
 
 // Each compiles node i, with those that share its launch, if its pattern matches; `matched` says so.
+bool norm_is_fused(const compiler *f, int i); // whether fuse_norm() takes the node
 tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_matmuls(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_tile_matmuls(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_blas_add(compiler *f, const compilation &c, int i, bool *matched);
+// Compiles node i alone. If the next matmul reads it as f16 or bf16, the node stores it so where it can.
+tn_status compile_narrowed(compiler *f, const compilation &c, int i);
+bool is_narrowed(const compiler *f, const compilation &c, int i); // whether the next matmul reads it so
+tn_status fuse_rotations(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_attention(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_sum_argmax(compiler *f, const compilation &c, int i, bool *matched);
 tn_status fuse_moe_router(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_normed_router(compiler *f, const compilation &c, int i, bool *matched);
+bool has_normed_router(const compiler *f, int i); // whether that one takes the node
+tn_status fuse_expert_sum(compiler *f, const compilation &c, int i, gemv_job *job, bool *matched);
 tn_status fuse_mix(compiler *f, const compilation &c, int i, bool *matched);
 bool attention_is_step(const device_description &device, const tn_tensor *t);
 // Marks nodes that run inside attentions.

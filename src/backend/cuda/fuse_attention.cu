@@ -1,8 +1,9 @@
 // Fusing attention of few tokens with the rotation of q and k and the storing of new rows before it.
 #include "backend/cuda/compiler.cuh"
+#include "backend/cuda/kernels/exact/rotate_store.cuh"
 
 bool attention_is_step(const device_description &device, const tn_tensor *t) {
-    return decode_takes_more(t) && decode_is_whole(t) && persistent_takes_attention(device, t);
+    return decode_takes_more(device, t) && decode_is_whole(t) && persistent_takes_attention(device, t);
 }
 
 static bool same_rope(const tn_tensor *a, const tn_tensor *b) {
@@ -90,7 +91,7 @@ static void mark_extras(compiler *f, const extra_nodes &nodes, bool done) {
 void mark_attention_extras(compiler *f) {
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
-        if (t->op != TN_OP_ATTENTION || !decode_takes_more(t)) continue;
+        if (t->op != TN_OP_ATTENTION || !decode_takes_more(*f->device, t)) continue;
         extra_nodes nodes;
         decode_extras e = extras_of(f, i, &nodes);
         if (!e.store_k) continue;
@@ -123,9 +124,50 @@ static bool overwrites_sources(const tn_tensor *t, const decode_extras &e) {
     return false;
 }
 
+// ---- More tokens ----
+
+// Whether node k may run at node i: its memory is not used in between, and its sources are there.
+static bool may_run_early(const compiler *f, int k, int i) {
+    if (k <= i || f->info[k].done || !can_run_at(f, k, i)) return false;
+    for (const tn_tensor *source : f->nodes[k]->src) {
+        const int s = source ? index_of(f, source) : -1;
+        if (s >= i && !f->info[s].done) return false;
+    }
+    return true;
+}
+// The rotation of q at node i with the rotation of k and the stores of k and v that follow.
+tn_status fuse_rotations(compiler *f, const compilation &c, int i, bool *matched) {
+    rotate_store r = {f->nodes[i], NULL, NULL, NULL};
+    int at[3] = {-1, -1, -1}; // rope k, store k, store v
+    *matched = false;
+    if (r.rope_q->op != TN_OP_ROPE) return TN_OK;
+    for (int k = i + 1; k < f->n && k < i + GROUP_WINDOW; k++) {
+        const tn_tensor *t = f->nodes[k];
+        if (f->info[k].done) continue;
+        if (t->op == TN_OP_ROPE && at[0] < 0 && may_run_early(f, k, i)) at[0] = k;
+        if (t->op != TN_OP_SET_ROWS) continue;
+        if (at[0] >= 0 && index_of_whole(f, t->src[1]) == at[0] && at[1] < 0)
+            at[1] = k;
+        else if (at[1] >= 0 && at[2] < 0 && may_run_early(f, k, i))
+            at[2] = k;
+    }
+    if (at[2] < 0 || !only_read_by(f, at[0], 1) || !can_run_at(f, at[1], i)) return TN_OK;
+    r = {r.rope_q, f->nodes[at[0]], f->nodes[at[1]], f->nodes[at[2]]};
+    // The store must not be of the rotated q's memory or of what the launch still reads.
+    for (const tn_tensor *source : {r.rope_k->src[0], r.store_v->src[1], r.store_k->src[2]})
+        if (overlap(source, r.rope_q)) return TN_OK;
+    if (!rotate_store_supports(r)) return TN_OK;
+    *matched = true;
+    f->pending = NULL;
+    TN_TRY(launch_steps(f, c));
+    fuse_node(f, i);
+    for (int node : at) fuse_node(f, node);
+    return compile_rotate_store(c, r);
+}
+
 tn_status fuse_attention(compiler *f, const compilation &c, int i, bool *matched) {
     const tn_tensor *t = f->nodes[i];
-    *matched = t->op == TN_OP_ATTENTION && decode_takes_more(t);
+    *matched = t->op == TN_OP_ATTENTION && decode_takes_more(*f->device, t);
     if (!*matched) return TN_OK;
     decode_extras e = {};
     extra_nodes nodes = {{-1, -1, -1, -1}};

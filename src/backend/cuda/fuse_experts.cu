@@ -1,5 +1,6 @@
 // Fusing the MoE router, the sum of the experts' results, and the argmax of the logits.
 #include "backend/cuda/compiler.cuh"
+#include "backend/cuda/kernels/experts/experts.cuh"
 
 // A row's sum, which shows whether all of it is finite, and its argmax.
 tn_status fuse_sum_argmax(compiler *f, const compilation &c, int i, bool *matched) {
@@ -28,6 +29,44 @@ tn_status fuse_moe_router(compiler *f, const compilation &c, int i, bool *matche
     fuse_node(f, i);
     fuse_node(f, next);
     return compile_moe_router(c, probs, ids);
+}
+
+// Matches norm, router, soft_max, top_k from node i on.
+static bool match_normed_router(const compiler *f, int i, normed_router *r) {
+    const int router = next_node(f, i), probs = next_node(f, router), ids = next_node(f, probs);
+    if (ids >= f->n || !is_plain_norm(f->nodes[i]) || index_of_whole(f, f->nodes[router]->src[1]) != i) return false;
+    *r = {f->nodes[i], f->nodes[router], f->nodes[probs], f->nodes[ids]};
+    if (r->probs->src[0] != r->router || !normed_router_supports(*r)) return false;
+    // Blocks of other tokens and experts still read the norm's source and the logits.
+    const tn_tensor *x = r->norm->src[0], *all[] = {r->norm, r->router, r->probs, r->ids};
+    for (int a = 0; a < 4; a++) {
+        if (overlap(all[a], x)) return false;
+        for (int b = a + 1; b < 4; b++)
+            if (overlap(all[a], all[b]) && !(a == 1 && b == 2 && all[a]->data == all[b]->data)) return false;
+    }
+    return true;
+}
+bool has_normed_router(const compiler *f, int i) {
+    normed_router r;
+    return match_normed_router(f, i, &r);
+}
+// The norm before a router, the router, and the choice. The experts' matmuls find the norm's result quantized.
+tn_status fuse_normed_router(compiler *f, const compilation &c, int i, bool *matched) {
+    normed_router r;
+    *matched = match_normed_router(f, i, &r);
+    if (!*matched) return TN_OK;
+    f->pending = NULL;
+    TN_TRY(launch_steps(f, c));
+    int at = i;
+    for (int k = 0; k < 4; k++, at = next_node(f, at)) fuse_node(f, at);
+    const matmul_group g = group_at(f, at);
+    gemv_next next = {};
+    if (g.n && g.family == GEMV_INT8 && index_of_whole(f, f->nodes[at]->src[1]) == i && !is_step(f, g) &&
+        gemv_columns(f->nodes[at]) == r.norm->ne[1]) {
+        activations form = new_activations(f, g, r.norm->ne[0], r.norm->ne[1], NULL, &next);
+        leave_pending(f, r.norm, g.family, form);
+    }
+    return compile_normed_router(c, r, next);
 }
 
 // If the next node is of that op and reads node `at` first, moves `at` to it and returns it.
@@ -88,4 +127,41 @@ tn_status fuse_mix(compiler *f, const compilation &c, int i, bool *matched) {
     TN_TRY(launch_steps(f, c));
     for (int k = i; k <= end; k = next_node(f, k)) fuse_node(f, k);
     return compile_chosen_mix(c, m);
+}
+// A matmul with experts whose results are only summed: `job` has its input. The norm after the sum is fused as well
+// if only matmuls read it.
+tn_status fuse_expert_sum(compiler *f, const compilation &c, int i, gemv_job *job, bool *matched) {
+    chosen_mix m;
+    int end;
+    const tn_tensor *t = f->nodes[i];
+    const bool reads_scratch = f->pending && f->pending == without_views(t->src[1]);
+    job->n = 1;
+    job->m[0] = gemv_matrix_of(t);
+    f->info[i].done = true;
+    *matched = only_read_by(f, i, 1) && match_mix(f, next_node(f, i), &m, &end) &&
+               index_of_whole(f, m.mix->src[0]) == i && expert_sum_supports(*job, m) &&
+               (reads_scratch || !overlap(m.out, t->src[1]));
+    f->info[i].done = false;
+    if (!*matched) return TN_OK;
+    const int begin = next_node(f, i);
+    // What was pending comes from a kernel with experts, which waits for the router before it lets this kernel start.
+    const bool ids_are_old = reads_scratch && index_of(f, m.rows->src[0]) < index_of(f, m.rows->src[1]);
+    fuse_node(f, i);
+    for (int k = begin; k <= end; k = next_node(f, k)) fuse_node(f, k);
+    job->m[0].out = (float *)m.out->data;
+    job->m[0].out_row = t->ne[0];
+    job->residual = m.residual ? (const float *)m.residual->data : NULL;
+    job->residual_row = t->ne[0];
+    f->pending = NULL;
+    matmul_group next_group;
+    const int norm = next_node(f, end);
+    if (norm < f->n && t->ne[0] % GEMV_TILE == 0 && is_plain_norm(f->nodes[norm]) &&
+        index_of_whole(f, f->nodes[norm]->src[0]) == end && feeds_group(f, norm, norm, &next_group) &&
+        !is_step(f, next_group)) {
+        activations form = new_activations(f, next_group, t->ne[0], t->ne[2], f->nodes[norm], &job->next);
+        leave_pending(f, f->nodes[norm], next_group.family, form);
+        fuse_node(f, norm);
+    }
+    TN_TRY(compile_expert_sum(c, *job, m, ids_are_old));
+    return assign_nodes(f, c);
 }

@@ -14,8 +14,7 @@ static bool same_columns(const tn_tensor *a, const tn_tensor *b) {
     return a->op == b->op && same_input(a->src[1], b->src[1]) &&
            (a->op == TN_OP_MUL_MAT || (same_input(a->src[2], b->src[2]) && a->src[0]->ne[2] == b->src[0]->ne[2]));
 }
-// Whether node k may run as early as node i: nothing in between reads or writes the memory of its result.
-static bool can_run_at(const compiler *f, int k, int i) {
+bool can_run_at(const compiler *f, int k, int i) {
     for (int m = i; m < k; m++) {
         const tn_tensor *between = f->nodes[m];
         if (overlap(between, f->nodes[k])) return false;
@@ -24,8 +23,13 @@ static bool can_run_at(const compiler *f, int k, int i) {
     }
     return true;
 }
-// Matrix multiplications of node i's input, node i first.
-static matmul_group group_at(const compiler *f, int i) {
+// How many matrices of a group are of this kind.
+static int of_kind_in(const compiler *f, const matmul_group &g, int kind) {
+    int n = 0;
+    for (int k = 0; k < g.n; k++) n += kind_of(f->nodes[g.at[k]]->src[0]) == kind;
+    return n;
+}
+matmul_group group_at(const compiler *f, int i) {
     matmul_group g = {};
     if (i >= f->n || !is_matmul(f->nodes[i]) || f->info[i].done) return g;
     g.family = gemv_family_of(*f->device, f->nodes[i]);
@@ -36,6 +40,7 @@ static matmul_group group_at(const compiler *f, int i) {
         if (f->info[k].done || !is_matmul(t) || !same_columns(t, f->nodes[i]) ||
             gemv_family_of(*f->device, t) != g.family)
             continue;
+        if (g.n == 3 && (is_step(f, g) || of_kind_in(f, g, kind_of(t->src[0])) == 3)) break;
         if (can_run_at(f, k, i)) g.at[g.n++] = k;
     }
     return g;
@@ -53,7 +58,7 @@ bool feeds_group(const compiler *f, int i, int after, matmul_group *g) {
 }
 
 bool is_step(const compiler *f, const matmul_group &g) {
-    if (!f->persistent || f->nodes[g.at[0]]->op != TN_OP_MUL_MAT || f->nodes[g.at[0]]->src[1]->ne[1] != 1)
+    if (!f->persistent || g.n > 3 || f->nodes[g.at[0]]->op != TN_OP_MUL_MAT || f->nodes[g.at[0]]->src[1]->ne[1] != 1)
         return false;
     gemv_job job = {};
     job.k = (int)f->nodes[g.at[0]]->src[0]->ne[0];
@@ -84,7 +89,7 @@ void leave_pending(compiler *f, const tn_tensor *instead_of, gemv_family family,
 
 // ---- Norms ----
 
-static bool is_plain_norm(const tn_tensor *t) {
+bool is_plain_norm(const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *w = t->src[1];
     return t->op == TN_OP_RMS_NORM && x->type == TN_F32 && x->nb[0] == 4 && x->ne[2] == 1 && x->ne[3] == 1 &&
            x->ne[1] <= GEMV_MAX_COLUMNS && w && w->type == TN_F32 && w->nb[0] == 4 && tn_nrows(w) == 1 &&
@@ -97,6 +102,10 @@ static bool survives_group(const compiler *f, const tn_tensor *x, const matmul_g
     return true;
 }
 
+bool norm_is_fused(const compiler *f, int i) {
+    matmul_group g;
+    return is_plain_norm(f->nodes[i]) && feeds_group(f, i, i, &g);
+}
 // A norm whose division is left to the matmuls that read it.
 tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched) {
     const tn_tensor *t = f->nodes[i], *x = t->src[0];
@@ -201,26 +210,42 @@ static tn_status add_matmul_step(compiler *f, const compilation &c, const matmul
 
 static int kind_in(const compiler *f, const matmul_group &g, int k) { return kind_of(f->nodes[g.at[k]]->src[0]); }
 
-// One launch per type of weights. An activation or addition is fused only if one launch computes the whole group.
-static tn_status add_group(compiler *f, const compilation &c, const matmul_group &g, gemv_job *job, int columns) {
-    bool first_launch = true, one_kind = true;
-    for (int k = 1; k < g.n; k++) one_kind = one_kind && kind_in(f, g, k) == kind_in(f, g, 0);
-    for (int k = 0; k < g.n; k++) f->info[g.at[k]].done = true;
+// Fills jobs[] with the matrices of a group, a job for each type of weights; at[] is the first matrix of a job.
+static int jobs_by_kind(const compiler *f, const matmul_group &g, const gemv_job &job, gemv_job *jobs, int *at) {
+    int n = 0;
     for (int k = 0; k < g.n; k++) {
-        bool launched = false;
-        for (int m = 0; m < k; m++) launched = launched || kind_in(f, g, m) == kind_in(f, g, k);
-        if (launched) continue;
-        job->n = 0;
+        bool known = false;
+        for (int m = 0; m < k; m++) known = known || kind_in(f, g, m) == kind_in(f, g, k);
+        if (known) continue;
+        jobs[n] = job;
+        jobs[n].n = 0;
+        at[n] = k;
         for (int m = k; m < g.n; m++)
-            if (kind_in(f, g, m) == kind_in(f, g, k)) {
-                fuse_node(f, g.at[m]);
-                job->m[job->n++] = gemv_matrix_of(f->nodes[g.at[m]]);
-            }
-        if (first_launch &&
-            !(one_kind && (finish_with_gate(f, g, job, columns) || finish_with_add(f, g, job, columns))))
+            if (kind_in(f, g, m) == kind_in(f, g, k)) jobs[n].m[jobs[n].n++] = gemv_matrix_of(f->nodes[g.at[m]]);
+        n++;
+    }
+    return n;
+}
+// One launch per type of weights, or one for all. An activation or addition is fused only if there is one type.
+static tn_status add_group(compiler *f, const compilation &c, const matmul_group &g, const gemv_job &job,
+                           int columns) {
+    gemv_job jobs[MAX_GROUP];
+    int at[MAX_GROUP];
+    const int n = jobs_by_kind(f, g, job, jobs, at);
+    for (int k = 0; k < g.n; k++) f->info[g.at[k]].done = true;
+    if (gemv_can_mix(*f->device, jobs, n, columns)) {
+        f->pending = NULL;
+        for (int k = 0; k < g.n; k++) fuse_node(f, g.at[k]);
+        TN_TRY(gemv_compile_mixed(c, jobs, n));
+        return assign_nodes(f, c);
+    }
+    for (int i = 0; i < n; i++) {
+        for (int m = at[i]; m < g.n; m++)
+            if (kind_in(f, g, m) == kind_in(f, g, at[i])) fuse_node(f, g.at[m]);
+        if (i == 0 &&
+            !(n == 1 && (finish_with_gate(f, g, &jobs[0], columns) || finish_with_add(f, g, &jobs[0], columns))))
             f->pending = NULL;
-        first_launch = false;
-        TN_TRY(gemv_compile(c, *job, columns));
+        TN_TRY(gemv_compile(c, jobs[i], columns));
         TN_TRY(assign_nodes(f, c));
     }
     return TN_OK;
@@ -253,7 +278,10 @@ tn_status fuse_matmuls(compiler *f, const compilation &c, int i, bool *matched) 
         job.in.y = (const float *)in->data;
         job.in.stride = gemv_column_bytes(first) / 4;
     }
-    return step ? add_matmul_step(f, c, g, &job) : add_group(f, c, g, &job, columns);
+    bool summed = false;
+    if (g.n == 1 && job.experts.ids) TN_TRY(fuse_expert_sum(f, c, i, &job, &summed));
+    if (summed) return TN_OK;
+    return step ? add_matmul_step(f, c, g, &job) : add_group(f, c, g, job, columns);
 }
 
 // ---- More columns ----
@@ -297,4 +325,49 @@ tn_status fuse_tile_matmuls(compiler *f, const compilation &c, int i, bool *matc
     }
     if (n == 1) add_after(f, i, &all[0]);
     return compile_tile_group(c, first, (const char *)first->src[1]->data, all, n);
+}
+// A matmul of cuBLASLt with the addition after it.
+tn_status fuse_blas_add(compiler *f, const compilation &c, int i, bool *matched) {
+    const tn_tensor *t = f->nodes[i];
+    tile_matrix m = {};
+    *matched = t->op == TN_OP_MUL_MAT && blas_takes(*f->device, t) && add_after(f, i, &m);
+    if (!*matched) return TN_OK;
+    f->pending = NULL;
+    TN_TRY(launch_steps(f, c));
+    fuse_node(f, i);
+    return compile_blas_add(c, t, m.residual, m.residual_row, m.out, m.out_row);
+}
+
+// ---- Activations as halves ----
+
+static narrow_request narrow_request_of(const compiler *f, const compilation &c, int i) {
+    const tn_tensor *t = f->nodes[i];
+    const int at = next_node(f, i);
+    narrow_request r = {};
+    if ((t->op != TN_OP_RMS_NORM && tn_op_get_family(t->op) != TN_FAMILY_GLU) || at >= f->n || !is_rows(t)) return r;
+    const tn_tensor *reader = f->nodes[at];
+    if (reader->op != TN_OP_MUL_MAT || index_of_whole(f, reader->src[1]) != i || !tn_same_shape(reader->src[1], t) ||
+        reader->src[1]->nb[1] != t->nb[1])
+        return r;
+    if (is_tile_matmul(f, reader))
+        r = {c.scratch, reader->src[0]->type == TN_BF16 ? TN_BF16 : TN_F16, true, false};
+    else if (blas_takes(*f->device, reader))
+        r.to = blas_activations(c, reader, &r.type);
+    return r;
+}
+bool is_narrowed(const compiler *f, const compilation &c, int i) {
+    const narrow_request r = narrow_request_of(f, c, i);
+    return r.to || r.tiled;
+}
+tn_status compile_narrowed(compiler *f, const compilation &c, int i) {
+    narrow_request request = narrow_request_of(f, c, i);
+    compilation asked = c;
+    asked.narrow = &request;
+    fuse_node(f, i);
+    TN_TRY(node_compile(asked, f->nodes[i]));
+    if (!request.done) return TN_OK;
+    const tn_tensor *y = f->nodes[next_node(f, i)]->src[1];
+    *c.converted = {y->data, request.type, y};
+    c.converted->tiled = request.tiled;
+    return TN_OK;
 }

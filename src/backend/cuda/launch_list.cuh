@@ -41,6 +41,8 @@ struct blas_matmul {
     int type; // of A and B: TN_F32, TN_F16 or TN_BF16
     const void *a, *b;
     float *c;
+    const float *residual; // added to the result, with ldr; or NULL
+    int64_t ldr;
     int64_t lda, ldb, ldc, m, n, k;
     void *workspace;
     size_t workspace_bytes;

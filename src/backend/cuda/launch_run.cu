@@ -28,7 +28,7 @@ static tn_status run_kernel_record(const launch_list &l, const launch_record &r,
 // The algorithm is the library's first choice for these sizes.
 static tn_status run_blas_matmul(const blas_matmul &p, const launch_target &target) {
     cublasLtMatmulDesc_t desc = NULL;
-    cublasLtMatrixLayout_t la = NULL, lb = NULL, lc = NULL;
+    cublasLtMatrixLayout_t la = NULL, lb = NULL, lc = NULL, lr = NULL;
     cublasLtMatmulPreference_t preference = NULL;
     cudaDataType_t data = p.type == TN_F32 ? CUDA_R_32F : p.type == TN_BF16 ? CUDA_R_16BF : CUDA_R_16F;
     cublasOperation_t transpose = CUBLAS_OP_T;
@@ -41,17 +41,22 @@ static tn_status run_blas_matmul(const blas_matmul &p, const launch_target &targ
     if (!status) status = cublasLtMatrixLayoutCreate(&la, data, (uint64_t)p.k, (uint64_t)p.m, p.lda);
     if (!status) status = cublasLtMatrixLayoutCreate(&lb, data, (uint64_t)p.k, (uint64_t)p.n, p.ldb);
     if (!status) status = cublasLtMatrixLayoutCreate(&lc, CUDA_R_32F, (uint64_t)p.m, (uint64_t)p.n, p.ldc);
+    if (!status && p.residual)
+        status = cublasLtMatrixLayoutCreate(&lr, CUDA_R_32F, (uint64_t)p.m, (uint64_t)p.n, p.ldr);
     if (!status) status = cublasLtMatmulPreferenceCreate(&preference);
     if (!status)
         status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                       &p.workspace_bytes, sizeof p.workspace_bytes);
     if (!status)
-        status = cublasLtMatmulAlgoGetHeuristic(target.blas, desc, la, lb, lc, lc, preference, 1, &algorithm, &count);
+        status = cublasLtMatmulAlgoGetHeuristic(target.blas, desc, la, lb, lr ? lr : lc, lc, preference, 1,
+                                                &algorithm, &count);
     if (!status && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!status)
-        status = cublasLtMatmul(target.blas, desc, &one, p.a, la, p.b, lb, &zero, p.c, lc, p.c, lc, &algorithm.algo,
-                                p.workspace, p.workspace_bytes, target.stream);
+        status =
+            cublasLtMatmul(target.blas, desc, &one, p.a, la, p.b, lb, lr ? &one : &zero, lr ? p.residual : p.c,
+                           lr ? lr : lc, p.c, lc, &algorithm.algo, p.workspace, p.workspace_bytes, target.stream);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
+    if (lr) cublasLtMatrixLayoutDestroy(lr);
     if (lc) cublasLtMatrixLayoutDestroy(lc);
     if (lb) cublasLtMatrixLayoutDestroy(lb);
     if (la) cublasLtMatrixLayoutDestroy(la);

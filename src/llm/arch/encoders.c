@@ -36,6 +36,29 @@ static tn_status read_jina_v2(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
+/* T5: gates in all versions after the first, which has ReLU alone. */
+static tn_status read_t5_encoder(const tn_gguf *file, tn__hparams *h) {
+    const char *activation = tn_gguf_get_cstr(file, KEY("hidden_activation"), "");
+    h->n_rel_buckets = tn_gguf_get_i32(file, KEY("attention.relative_buckets_count"), 32);
+    if (h->n_rel_buckets < 4 || h->n_rel_buckets > 128 || h->n_rel_buckets % 4)
+        return tn_fail(TN_E_FORMAT, "%s: %s is %d", tn_gguf_path(file), KEY("attention.relative_buckets_count"),
+                       h->n_rel_buckets);
+    const bool has_up = tn_gguf_find_tensor(file, "enc.blk.0.ffn_up.weight") != NULL;
+    h->plain_ffn =
+        strcmp(activation, "relu") == 0 || (has_up && !tn_gguf_find_tensor(file, "enc.blk.0.ffn_gate.weight"));
+    if (h->plain_ffn) h->activation = TN_OP_RELU;
+    h->attn_scale = 1;
+    return TN_OK;
+}
+
+static void name_t5_tensors(const tn__hparams *h, tn__weights *w) {
+    w->out_norm = w->enc_out_norm;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        w->layers[i].wo = w->layers[i].attn_o;
+        if (!w->layers[i].rel_bias) w->layers[i].rel_bias = w->layers[0].rel_bias;
+    }
+}
+
 static void name_last_norm(const tn__hparams *h, tn__weights *w) {
     (void)h;
     if (!w->out_norm) w->out_norm = w->enc_out_norm;
@@ -116,6 +139,16 @@ const tn__arch tn__encoder_families[] = {
                  .classes = {{"EuroBertModel", 0}, {"EuroBertForMaskedLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+    },
+    /* T5: biases by distance, unscaled scores. */
+    {
+        .info = {.name = "t5encoder",
+                 .traits = TN_ARCH_ENCODER | TN_ARCH_NO_ROPE | TN_ARCH_ENC_OUTPUT_NORM | TN_ARCH_RELATIVE_BIAS,
+                 .classes = {{"T5EncoderModel", 0}, {"MT5EncoderModel", 0}, {"UMT5EncoderModel", 0}}},
+        .layer_prefix = "enc.",
+        .activation = TN_OP_GEGLU,
+        .read = read_t5_encoder,
+        .adjust = name_t5_tensors,
     },
     {.info = {.name = NULL}},
 };

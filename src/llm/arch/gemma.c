@@ -71,8 +71,9 @@ static tn_tensor *build_gemma4_attention(tn__builder *b, int32_t il, tn_tensor *
     y = tn__norm_and_rotate(b, il, y);
     const tn_attention_params p = tn__attention_params(b, il);
     tn_tensor *z = tn__build_attend(b, il, &y, &p);
-    return z ? tn__build_linear(b, l->wo, l->so, NULL, tn_reshape(a, z, z->ne[0] * z->ne[1], z->ne[2]), "attn_out")
-             : NULL;
+    if (!z) return NULL;
+    z = tn__build_linear(b, l->wo, l->so, NULL, tn_reshape(a, z, z->ne[0] * z->ne[1], z->ne[2]), "attn_out");
+    return tn__sum_ranks(b, tn__layer_part(b, il)->mixer, z, "attn_out");
 }
 
 static tn_tensor *normed(const tn__builder *b, tn_tensor *x, tn_tensor *weight, const char *what) {
@@ -144,8 +145,9 @@ static tn_tensor *build_gemma3n_attention(tn__builder *b, int32_t il, tn_tensor 
     y = tn__norm_and_rotate(b, il, y);
     const tn_attention_params p = tn__attention_params(b, il);
     tn_tensor *z = y.q ? tn__build_attend(b, il, &y, &p) : NULL;
-    return z ? tn__build_linear(b, l->wo, l->so, NULL, tn_reshape(a, z, z->ne[0] * z->ne[1], z->ne[2]), "attn_out")
-             : NULL;
+    if (!z) return NULL;
+    z = tn__build_linear(b, l->wo, l->so, NULL, tn_reshape(a, z, z->ne[0] * z->ne[1], z->ne[2]), "attn_out");
+    return tn__sum_ranks(b, tn__layer_part(b, il)->mixer, z, "attn_out");
 }
 
 static tn_tensor *build_sparse_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
@@ -159,7 +161,8 @@ static tn_tensor *build_sparse_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
         gate =
             tn_relu(a, tn_sub(a, around, tn_scale(a, tn_sqrt(a, variance), b->h->layers[il].sparse_deviations, 0)));
     }
-    return tn__build_linear(b, l->ffn_down, NULL, NULL, tn_geglu(a, gate, up), "ffn_out");
+    tn_tensor *y = tn__build_linear(b, l->ffn_down, NULL, NULL, tn_geglu(a, gate, up), "ffn_out");
+    return tn__sum_ranks(b, tn__layer_part(b, il)->dense, y, "ffn_out");
 }
 
 static tn_tensor *build_gemma3n(tn__builder *b, int32_t il, tn_tensor *x) {

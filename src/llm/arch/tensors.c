@@ -41,12 +41,14 @@
 #define SPLIT_QKV ((ATTENDS && !HAS(FUSED_QKV)) || MIXES(KDA))
 #define OWN_KV (SPLIT_QKV ? EITHER(!l->cells_of) : false) /* also of layers that read the cells of others */
 #define OWN_Q (SPLIT_QKV || (LATENT && h->q_rank == 0))
-#define OWN_OUTPUT (ATTENDS || MIXES(LIGHTNING) || LATENT || MIXES(KDA) || l->mixer == &tn__linear_mixer)
-#define OWN_GATE (!HAS(NO_GATE) && !HAS(FUSED_UP))
+#define OWN_OUTPUT                                                                                                   \
+    ((ATTENDS && !HAS(RELATIVE_BIAS)) || MIXES(LIGHTNING) || LATENT || MIXES(KDA) || l->mixer == &tn__linear_mixer)
+#define OWN_GATE (!HAS(NO_GATE) && !HAS(FUSED_UP) && !h->plain_ffn)
 #define FEEDS tn__layer_feeds(l)
 #define MOE l->moe
 #define DENSE ((!l->moe || HAS(DENSE_TOO)) && l->n_ff > 0)
 #define SHARED (MOE && h->n_ff_shared > 0)
+#define NEXTN (h->head_layer || l >= h->layers + h->n_layer) /* of layers that predict further tokens */
 
 /* Dimensions. */
 #define LOOSE(size) (c->file ? TN__ANY : (size)) /* files may have another size */
@@ -206,10 +208,11 @@ static tn_status visit_tensors(const tn__arch *arch, const tn__hparams *h, tn_ar
     tn__tensor_context context = {.f = arch->info.traits, .h = h, .l = h->layers};
     char name[128];
     TN_TRY(visit_model_rows(false, &context, fn, user));
-    for (int32_t layer = 0; layer < h->n_stored_layers; layer++)
-        for (size_t i = 0; i < tn__n_layer_rows; i++) {
+    for (int32_t layer = 0; layer < h->n_layer + h->n_nextn; layer++)
+        for (size_t i = 0; i < tn__n_layer_rows && (layer < h->n_stored_layers || layer >= h->n_layer); i++) {
             context.l = &h->layers[layer];
-            snprintf(name, sizeof name, "blk.%" PRId32 ".%s", layer, tn__layer_rows[i].name);
+            snprintf(name, sizeof name, "%sblk.%" PRId32 ".%s", tn__layer_prefix(arch), layer,
+                     tn__layer_rows[i].name);
             TN_TRY(visit_row(&tn__layer_rows[i], name, &context, fn, user));
         }
     context.l = h->layers;

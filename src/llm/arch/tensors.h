@@ -7,7 +7,9 @@
 #include "llm/parts/indexer.h"
 #include "llm/parts/latent.h"
 #include "llm/parts/layer_embedding.h"
+#include "llm/parts/nextn.h"
 #include "llm/parts/recurrent.h"
+#include "llm/parts/relative_bias.h"
 #include "llm/parts/residual/altup.h"
 #include "llm/parts/residual/attention_residuals.h"
 #include "tenon/arch.h"
@@ -100,7 +102,9 @@
     TN__LATENT_TENSORS(X)                                                                                       \
     TN__INDEXER_TENSORS(X)                                                                                      \
     TN__LAYER_EMBEDDING_TENSORS(X)                                                                              \
-    TN__ALTUP_TENSORS(X)
+    TN__ALTUP_TENSORS(X)                                                                                        \
+    TN__NEXTN_TENSORS(X)                                                                                        \
+    TN__RELATIVE_BIAS_TENSORS(X)
 
 /* X(member of tn__weights, name in the file, dimensions, kind, condition). */
 #define TN__COMMON_MODEL_TENSORS(X)                                                                                    \
@@ -143,7 +147,7 @@ typedef struct tn__weights {
 #define TN_X(member, name, dims, kind, condition) tn_tensor *member;
     TN__MODEL_TENSORS(TN_X)
 #undef TN_X
-    tn__layer *layers;
+    tn__layer *layers; /* with the layers that predict further tokens after the ordinary ones */
 } tn__weights;
 
 /* What dimensions and conditions depend on. */

@@ -80,6 +80,18 @@ const tn__arch tn__transformers[] = {
         .either_ffn = true,
         .read = tn__read_granite,
     },
+    /* Code World Model: Llama with windows in three of four layers, and q and k in halves. */
+    {
+        .info = {.name = "cwm",
+                 .traits = TN_ARCH_WINDOW,
+                 .window_period = 4,
+                 .full_first = true,
+                 .default_window = 8192,
+                 .typical = {.window = 8192},
+                 .classes = {{"CwmForCausalLM", 0}}},
+        .rope = TN_ROPE_NEOX,
+        .activation = TN_OP_SWIGLU,
+    },
     /* Biases on q, k and v; Qwen 3 has norms of q and k instead. */
     {
         .info = {.name = "qwen2", .traits = TN_ARCH_QKV_BIAS, .classes = {{"Qwen2ForCausalLM", 0}}},

@@ -130,6 +130,25 @@ tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x);
 /* After the last layer's mixer only the output rows are computed further: those rows of x, or x. */
 tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what);
 
+/* ---- Ranks (ranks/collectives.c) ---- */
+
+/* What of the layer is divided among ranks; nothing where there is one. */
+const tn__layer_division *tn__layer_part(const tn__builder *b, int32_t il);
+/* The sum of x over ranks; x itself where it is not divided. */
+tn_tensor *tn__sum_ranks(const tn__builder *b, bool divided, tn_tensor *x, const char *what);
+/* This rank's rows of the output matrix, and all logits from those of the ranks. */
+tn_tensor *tn__vocabulary_part(const tn__builder *b, tn_tensor *head);
+tn_tensor *tn__gather_vocabulary(const tn__builder *b, tn_tensor *logits);
+/* To the next rank, and from the one before: [width, rows], after `after` (NULL: at once) (ranks/layers.c). */
+tn_tensor *tn__send_state(const tn__builder *b, tn_tensor *x, const char *what);
+tn_tensor *tn__receive_state(const tn__builder *b, tn_tensor *after, int64_t width, int64_t rows, const char *what);
+/* Numbers of experts, counted from this rank's first one; those of others are out of range. */
+tn_tensor *tn__own_experts(const tn__builder *b, int32_t il, tn_tensor *ids);
+
+/* A head's layer begins with the embedding of a token and the model's state after the token before (parts/nextn.c).
+ */
+tn_tensor *tn__build_head_input(const tn__builder *b, tn_tensor *embedding);
+
 /* ---- Recurrent state ---- */
 
 /* State number 0 or 1 of a layer, [size, rows]; `steps` names the rows (inputs.h). */

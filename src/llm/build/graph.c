@@ -12,11 +12,13 @@ static tn__residual residual_of(const tn__builder *b, const tn__layer *l) {
 
 tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__mixer *mixer = b->h->layers[il].mixer;
-    return mixer ? mixer->build(b, il, x) : tn__build_attention(b, il, x);
+    tn_tensor *y = mixer ? mixer->build(b, il, x) : tn__build_attention(b, il, x);
+    return tn__sum_ranks(b, tn__layer_part(b, il)->mixer, y, "attn_out");
 }
 
 tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what) {
     tn_tensor *rows = tn__builder_input(b, TN__INPUT_OUTPUT_ROWS);
+    if (b->plan->params.states) return x; /* of all tokens: build_result selects */
     return il == b->h->n_layer - 1 && rows ? tn__name_node(b, tn_get_rows(b->a, x, rows), what) : x;
 }
 
@@ -91,11 +93,12 @@ static tn_tensor *build_embedding(const tn__builder *b) {
 
 static tn_tensor *build_head(const tn__builder *b, tn_tensor *x) {
     const tn__weights *w = &b->m->w;
-    tn_tensor *y = tn__build_linear(b, w->output ? w->output : w->tok_embd, w->output_s, w->output_b, x, "logits");
+    tn_tensor *head = tn__vocabulary_part(b, w->output ? w->output : w->tok_embd);
+    tn_tensor *y = tn__build_linear(b, head, w->output_s, w->output_b, x, "logits");
     y = tn__build_scaled(b, y, b->h->logit_scale);
     float cap = b->h->final_soft_cap;
     if (cap > 0) y = tn_scale(b->a, tn_tanh(b->a, tn_scale(b->a, y, 1 / cap, 0)), cap, 0);
-    return y;
+    return tn__gather_vocabulary(b, y);
 }
 
 /* The matrices that some models apply to the pooled state: they may as well precede the mean, being linear. */
@@ -141,6 +144,17 @@ static void build_candidates(const tn__builder *b, tn_tensor *logits) {
     set->largest_logits = tn_name(b->a, tn_output(tn_get_rows(b->a, single, set->largest)), "candidates.logits");
 }
 
+/* From logits, or from what other kinds give. */
+static tn_tensor *finish_result(tn__builder *b, tn_tensor *x, bool argmax, const char *name) {
+    if (argmax) {
+        b->set->sums = tn_name(b->a, tn_output(tn_sum_rows(b->a, x)), "sums");
+        x = tn_argmax(b->a, x);
+    }
+    x = tn_name(b->a, tn_output(x), "%s", name);
+    if (b->set->shape.kind == TN__GRAPH_CANDIDATES) build_candidates(b, x);
+    return x;
+}
+
 /* What a graph of this kind gives, from the state after the last layer. */
 static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
     static const char *const names[] = {
@@ -149,19 +163,26 @@ static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
     const tn__weights *w = &b->m->w;
     const tn__graph_kind kind = b->set->shape.kind;
     const bool argmax = kind == TN__GRAPH_ARGMAX || kind == TN__GRAPH_NEXT;
+    const tn__division *d = &b->m->division;
     b->suffix[0] = '\0';
+    if (!tn__holds_end(d) || kind == TN__GRAPH_PASS) {
+        if (!tn__holds_end(d)) x = tn__send_state(b, x, "layers_sent");
+        if (d->rank || kind == TN__GRAPH_PASS) return tn_output(x);
+        x = tn__receive_state(b, x, b->h->n_vocab, b->set->shape.n_outputs, "logits_received");
+        return finish_result(b, x, argmax, names[kind]);
+    }
     if (w->out_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         x = tn__name_node(b, tn__build_norm(b, x, w->out_norm, w->out_norm_b), "output_norm");
+    if (b->plan->params.states) {
+        tn_tensor *rows = tn__builder_input(b, TN__INPUT_OUTPUT_ROWS);
+        b->set->states = tn_name(b->a, tn_output(x), "states");
+        if (rows) x = tn__name_node(b, tn_get_rows(b->a, x, rows), "states_wanted");
+    }
     if (kind == TN__GRAPH_LOGITS || kind == TN__GRAPH_CANDIDATES || argmax) x = build_head(b, x);
     if (kind == TN__GRAPH_HIDDEN) x = build_embedding_head(b, x);
     if (kind == TN__GRAPH_RANK) x = build_classifier(b, x);
-    if (argmax) {
-        b->set->sums = tn_name(b->a, tn_output(tn_sum_rows(b->a, x)), "sums");
-        x = tn_argmax(b->a, x);
-    }
-    x = tn_name(b->a, tn_output(x), "%s", names[kind]);
-    if (kind == TN__GRAPH_CANDIDATES) build_candidates(b, x);
-    return x;
+    if (d->by_layers) return tn_output(tn__send_state(b, x, "logits_sent"));
+    return finish_result(b, x, argmax, names[kind]);
 }
 
 tn__builder tn__begin_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
@@ -185,10 +206,15 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);
     b.tokens = shape.kind == TN__GRAPH_NEXT ? tn_view(a, p->kv.argmax, 1, (const int64_t[]){1}, NULL, 0)
                                             : tn__builder_input(&b, TN__INPUT_TOKENS);
-    tn_tensor *x = b.embedding = build_embedding(&b);
+    const tn__division *division = &p->model->division;
+    tn_tensor *x = b.embedding = tn__holds_start(division)
+                                     ? build_embedding(&b)
+                                     : tn__receive_state(&b, NULL, b.h->n_embd, shape.n_tokens, "layers_received");
+    if (b.h->head_layer) x = tn__build_head_input(&b, x);
     if (b.arch->begin) x = b.arch->begin(&b, x);
     for (int32_t k = 0; k < tn__built_count(p); k++) {
         int32_t il = tn__built_layer(p, k);
+        if (!tn__holds_layer(division, il)) continue;
         snprintf(b.suffix, sizeof b.suffix, ".%d", il);
         x = b.arch->layer ? b.arch->layer(&b, il, x) : tn__build_layer(&b, il, x);
         if (p->adapters.directions && p->adapters.directions[il]) {
@@ -202,6 +228,7 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     TN_TRY(tn_arena_status(a));
     TN_TRY(b.status);
     set->graph = b.graph;
+    if (set->states) TN_TRY(tn_graph_add(set->graph, set->states));
     if (set->sums) TN_TRY(tn_graph_add(set->graph, set->sums));
     if (set->largest_logits) TN_TRY(tn_graph_add(set->graph, set->largest_logits));
     return tn_graph_add(set->graph, set->result);

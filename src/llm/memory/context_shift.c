@@ -2,6 +2,7 @@
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
+#include "tenon/generate.h"
 
 /* One past the last token that is given up: half of those after the kept ones, up to the border of a page where that
  * is possible, so that pages become free as a whole. */
@@ -22,6 +23,7 @@ static tn_status remove_oldest(tn_session *s, int32_t seq, int32_t from, int32_t
 tn_status tn_session_context_shift(tn_session *s, int32_t seq, int32_t keep, int32_t *n_removed) {
     if (n_removed) *n_removed = 0;
     TN_TRY(tn__check_movable_sequence(s, seq));
+    TN_TRY(tn_session_settle(s, seq));
     const int32_t n = tn_session_seq_last(s, seq) + 1;
     if (keep < 0 || n - keep < 2)
         return tn_fail(TN_E_INVALID, "a context shift that keeps %d of %d tokens leaves none to give up", keep, n);
@@ -29,6 +31,7 @@ tn_status tn_session_context_shift(tn_session *s, int32_t seq, int32_t keep, int
     TN_TRY(remove_oldest(s, seq, keep, end));
     tn_status status = tn_session_seq_shift(s, seq, end, -1, keep - end);
     if (status == TN_E_FULL) (void)tn_session_seq_remove(s, seq, keep, -1);
+    tn__guessing_shift(s, seq, keep, end);
     if (n_removed && (status == TN_OK || status == TN_E_FULL)) *n_removed = end - keep;
     return status;
 }

@@ -2,6 +2,7 @@
 #include "llm/memory/kv_cache.h"
 
 #include "base/checked.h"
+#include "llm/ranks/lead.h"
 
 #include <string.h>
 
@@ -44,7 +45,7 @@ static tn_status size_groups(const tn__kv_params *p, tn__kv *kv) {
     const bool use_windows = window > 0 && windows.n_pages < full.n_pages;
     if (!use_windows || any_full) kv->groups[TN__CACHE_FULL] = full;
     if (use_windows) kv->groups[TN__CACHE_WINDOW] = windows;
-    if (recurrent) tn__recurrent_size(&kv->states, p->n_seqs, p->n_kept, p->n_checkpoints);
+    if (recurrent) tn__recurrent_size(&kv->states, p->n_seqs, p->n_kept, p->n_checkpoints, p->n_guess);
     return TN_OK;
 }
 
@@ -59,6 +60,7 @@ static tn_status new_layer(const tn__kv_params *p, tn__kv *kv, int32_t i) {
     l->from = m.from;
     l->device = p->device_of_layer[i];
     l->group = kv->groups[TN__CACHE_WINDOW].n_pages && m.window ? TN__CACHE_WINDOW : TN__CACHE_FULL;
+    if (!tn__holds_layer(&p->model->division, i)) return TN_OK;
     for (int k = 0; k < TN__STATE_TENSORS; k++)
         if (m.state[k])
             l->state[k] = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_F32, m.state[k], kv->states.n_rows),
@@ -255,7 +257,7 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
     return status;
 }
 
-tn_status tn__kv_send_tables(tn__kv *kv) {
+tn_status tn__kv_send_tables(tn__kv *kv, tn__notes *notes) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &kv->groups[g];
         for (int32_t seq = 0; t->n_pages && seq < t->n_seqs; seq++) {
@@ -263,6 +265,7 @@ tn_status tn__kv_send_tables(tn__kv *kv) {
             if (s->dirty_first >= s->dirty_end) continue;
             const tn_page_run *first = tn__page_entries(t, seq) + s->dirty_first;
             const size_t offset = (size_t)(first - t->runs) * sizeof *first;
+            TN_TRY(tn__lead_table(notes, g, offset, first, (size_t)(s->dirty_end - s->dirty_first) * sizeof *first));
             for (size_t d = 0; d < kv->n_devices; d++) {
                 tn_tensor *to = kv->tables[(size_t)g * kv->n_devices + d];
                 if (to)

@@ -63,6 +63,7 @@ typedef struct tn__kv_params {
     int32_t n_ctx, n_ubatch, n_seqs;
     int32_t page;                     /* cells per page */
     int32_t n_kept, n_checkpoints;    /* prefixes; how many of their windows fit */
+    int32_t n_guess;                  /* guessed tokens of a sequence that can be taken back */
     const tn_session_params *session; /* types of the cache */
     tn_buffer_type *const *types;     /* per device */
     const int *device_of_layer;
@@ -93,7 +94,8 @@ tn_tensor *tn__kv_layer_tensor(const tn__kv *kv, int32_t layer, int i);
  * nothing has changed. */
 tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows,
                       tn__step *steps);
-/* Sends what has changed in the page tables to the devices. */
-tn_status tn__kv_send_tables(tn__kv *kv);
+/* Sends what has changed in the page tables to the devices, and to other ranks (ranks/lead.h). */
+struct tn__notes;
+tn_status tn__kv_send_tables(tn__kv *kv, struct tn__notes *notes);
 
 #endif

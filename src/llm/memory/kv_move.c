@@ -13,7 +13,9 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     tn__staging *g = &s->staging;
     tn__graph_set *set;
     TN_TRY(tn__graph_for(s->plan, (tn__shape){kind, TN__MOVE_CELLS, group, 0}, &set));
-    if (!set->graph) { /* nothing rotates in this group, or its layers have no cells */
+    /* Nothing rotates in this group, or its layers have no cells. Other ranks may have such layers. */
+    const bool nothing = !set->graph;
+    if (nothing && !s->plan->model->division.by_layers) {
         tn__prefixes_move(s, group, kind == TN__GRAPH_SHIFT, n);
         return TN_OK;
     }
@@ -25,10 +27,11 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
                                    .move_delta = g->move_delta};
     tn__results_keep(s);
     tn__queued_step_cancel(s);
-    TN_TRY(tn_sched_alloc(s->plan->sched, set->graph));
+    if (!nothing) TN_TRY(tn_sched_alloc(s->plan->sched, set->graph));
     tn__inputs_stage(&set->inputs, &batch, g->values);
-    TN_TRY(tn__inputs_set(&set->inputs, g->values));
-    TN_TRY(tn_sched_run(s->plan->sched, set->graph));
+    if (!nothing) TN_TRY(tn__inputs_set(&set->inputs, g->values));
+    TN_TRY(tn__lead_run(s, set, g->values));
+    if (!nothing) TN_TRY(tn_sched_run(s->plan->sched, set->graph));
     tn__prefixes_move(s, group, kind == TN__GRAPH_SHIFT, n);
     return TN_OK;
 }

@@ -9,12 +9,18 @@ enum { SPARE_ROWS = 1 };
 /* In `last`, while a micro-batch is taken: the sequence has its rows and no token yet. */
 enum { CHOSEN = -2 };
 
-void tn__recurrent_size(tn__recurrent *s, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints) {
-    *s = (tn__recurrent){.n_rows = n_seqs + n_checkpoints + SPARE_ROWS, .n_seqs = n_seqs, .n_lists = n_seqs + n_kept};
+void tn__recurrent_size(tn__recurrent *s, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, int32_t n_guess) {
+    const int32_t held = n_guess ? n_guess + 1 : 0;
+    *s = (tn__recurrent){.n_rows = n_seqs * (1 + held) + n_checkpoints + SPARE_ROWS,
+                         .n_guess = n_guess,
+                         .n_seqs = n_seqs,
+                         .n_lists = n_seqs + n_kept};
 }
 
 tn_status tn__recurrent_bytes(const tn__recurrent *s, size_t *bytes) {
     *bytes = s->n_rows ? (size_t)s->n_rows * sizeof *s->refs + (size_t)s->n_lists * sizeof *s->owners : 0;
+    if (s->n_rows && s->n_guess)
+        *bytes += (size_t)s->n_seqs * ((size_t)s->n_guess * sizeof *s->held + sizeof *s->n_held);
     return TN_OK;
 }
 
@@ -23,6 +29,11 @@ tn_status tn__recurrent_allocate(tn__recurrent *s) {
     s->refs = tn_calloc((size_t)s->n_rows, sizeof *s->refs);
     s->owners = tn_calloc((size_t)s->n_lists, sizeof *s->owners);
     if (!s->refs || !s->owners) return TN_E_NOMEM;
+    if (s->n_guess) {
+        s->held = tn_calloc((size_t)s->n_seqs * (size_t)s->n_guess, sizeof *s->held);
+        s->n_held = tn_calloc((size_t)s->n_seqs, sizeof *s->n_held);
+        if (!s->held || !s->n_held) return TN_E_NOMEM;
+    }
     for (int32_t i = 0; i < s->n_lists; i++)
         s->owners[i] = (tn__state_owner){.row = TN__STATE_NONE, .before = TN__STATE_SAME, .last = -1};
     return TN_OK;
@@ -31,6 +42,8 @@ tn_status tn__recurrent_allocate(tn__recurrent *s) {
 void tn__recurrent_free(tn__recurrent *s) {
     tn_free(s->refs);
     tn_free(s->owners);
+    tn_free(s->held);
+    tn_free(s->n_held);
     *s = (tn__recurrent){0};
 }
 
@@ -44,6 +57,13 @@ static int32_t free_row(const tn__recurrent *s) {
 
 static void release_row(tn__recurrent *s, int32_t row) {
     if (row >= 0) s->refs[row]--;
+}
+
+/* Gives up the states that a sequence holds, from the i-th on. */
+static void release_held(tn__recurrent *s, int32_t seq, int32_t i) {
+    if (!s->n_guess || seq >= s->n_seqs) return;
+    for (int32_t k = i; k < s->n_held[seq]; k++) release_row(s, s->held[seq * s->n_guess + k].row);
+    if (s->n_held[seq] > i) s->n_held[seq] = i;
 }
 
 /* ---- Batches ---- */
@@ -153,6 +173,56 @@ int32_t tn__recurrent_checkpoint(tn__recurrent *s, int32_t i, tn__step *steps) {
 
 void tn__recurrent_release(tn__recurrent *s, int32_t row) { release_row(s, row); }
 
+/* ---- Guesses ---- */
+
+/* The state before token i: after the token before it, or the one that the micro-batch begins with. */
+static bool hold_before(tn__recurrent *s, int32_t seq, int32_t i, int32_t position, tn__step *steps) {
+    if (s->n_held[seq] == s->n_guess) return false;
+    int32_t row = steps[i].read;
+    if (steps[i].previous < 0 && row == s->owners[seq].row) return false; /* this micro-batch writes to it */
+    if (steps[i].previous >= 0)
+        row = tn__recurrent_checkpoint(s, steps[i].previous, steps);
+    else if (row >= 0)
+        s->refs[row]++;
+    if (row < 0) return false;
+    s->held[seq * s->n_guess + s->n_held[seq]++] = (tn__held_state){row, position};
+    return true;
+}
+
+tn_status tn__recurrent_hold(tn__recurrent *s, int32_t n, const int32_t *positions, const int32_t *seqs,
+                             const bool *guesses, tn__step *steps) {
+    if (!s->n_rows || !s->n_guess) return TN_OK;
+    for (int32_t i = 0; i < n; i++) {
+        if (!guesses || !guesses[i])
+            release_held(s, seqs[i], 0);
+        else if (!hold_before(s, seqs[i], i, positions[i], steps))
+            return tn_fail(TN_E_FULL, "sequence %d has more than %d guessed tokens", seqs[i], s->n_guess);
+    }
+    return TN_OK;
+}
+
+tn_status tn__recurrent_rewind(tn__recurrent *s, int32_t seq, int32_t n) {
+    if (!s->n_rows) return TN_OK;
+    tn__state_owner *o = &s->owners[seq];
+    int32_t at = 0;
+    if (tn__recurrent_tokens(s, seq) == n) return TN_OK;
+    const tn__held_state *held = s->n_guess ? s->held + seq * s->n_guess : NULL;
+    while (held && at < s->n_held[seq] && held[at].n != n) at++;
+    if (!held || at == s->n_held[seq])
+        return tn_fail(
+            TN_E_UNSUPPORTED,
+            "sequence %d has recurrent state of %d tokens and holds none of %d: only guessed tokens can be "
+            "taken back",
+            seq, tn__recurrent_tokens(s, seq), n);
+    release_row(s, o->row);
+    o->row = held[at].row;
+    o->n = n;
+    s->refs[o->row]++;
+    release_held(s, seq, at);
+    s->changes++;
+    return TN_OK;
+}
+
 void tn__recurrent_adopt(tn__recurrent *s, int32_t list, int32_t row, int32_t n) {
     tn__recurrent_remove(s, list);
     s->owners[list].row = row;
@@ -173,6 +243,7 @@ void tn__recurrent_roll_back(tn__recurrent *s) {
         tn__state_owner *o = &s->owners[i];
         if (o->before == TN__STATE_SAME) continue;
         const bool lost = o->before == TN__STATE_LOST;
+        release_held(s, i, 0);
         release_row(s, o->row);
         o->row = lost ? TN__STATE_NONE : o->before;
         o->n = lost ? -1 : o->n_before;
@@ -198,6 +269,7 @@ void tn__recurrent_copy(tn__recurrent *s, int32_t source, int32_t target) {
 void tn__recurrent_remove(tn__recurrent *s, int32_t list) {
     if (!s->n_rows) return;
     tn__state_owner *o = &s->owners[list];
+    release_held(s, list, 0);
     release_row(s, o->row);
     release_row(s, o->before); /* of a batch that fails */
     *o = (tn__state_owner){.row = TN__STATE_NONE, .before = TN__STATE_SAME, .last = -1};

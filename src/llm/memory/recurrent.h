@@ -4,7 +4,8 @@
  * Lists may share a row; a sequence whose row is shared writes to another one. While a batch is decoded the row from
  * before it is kept, where there is a free row to write to, so that a failed batch leaves the sequence as it was; a
  * sequence for which there was none loses its state with the batch. A checkpoint is the state after any token of a
- * micro-batch: the op writes it to a row of its own, which a kept prefix gets after the micro-batch.
+ * micro-batch: the op writes it to a row of its own, which a kept prefix gets after the micro-batch. Before each
+ * guessed token the state is held in a row of its own until the guess was checked, so that the sequence can return.
  *
  * This module keeps the table only. The rows themselves are tensors of kv_cache.c, one or two per layer. */
 #ifndef TN_LLM_MEMORY_RECURRENT_H
@@ -30,17 +31,27 @@ typedef struct tn__state_owner {
 } tn__state_owner;
 enum { TN__STATE_NONE = -1, TN__STATE_SAME = -2, TN__STATE_LOST = -3 };
 
+/* The state that a sequence had before a guessed token. */
+typedef struct tn__held_state {
+    int32_t row, n; /* tokens that it covers */
+} tn__held_state;
+
 typedef struct tn__recurrent {
-    int32_t n_rows; /* 0: the model has no recurrent layers */
+    int32_t n_rows;  /* 0: the model has no recurrent layers */
+    int32_t n_guess; /* states that a sequence can hold */
     int32_t n_seqs, n_lists;
     int32_t *refs; /* lists that name the row, batches that keep it, and checkpoints without a list yet */
     tn__state_owner *owners;
+    tn__held_state *held; /* [sequence][n_guess] */
+    int32_t *n_held;      /* per sequence */
     uint32_t changes;
 } tn__recurrent;
 
 /* Rows for every sequence, `n_checkpoints` prefixes, and one more, so that a sequence can keep a state while it goes
- * on. Takes no memory. */
-void tn__recurrent_size(tn__recurrent *states, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints);
+ * on. With guesses every sequence has rows for those before `n_guess` tokens and for the one before its batch. Takes
+ * no memory. */
+void tn__recurrent_size(tn__recurrent *states, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints,
+                        int32_t n_guess);
 tn_status tn__recurrent_bytes(const tn__recurrent *states, size_t *bytes);
 tn_status tn__recurrent_allocate(tn__recurrent *states);
 void tn__recurrent_free(tn__recurrent *states);
@@ -53,6 +64,12 @@ tn_status tn__recurrent_take(tn__recurrent *states, int32_t n, const int32_t *po
  * caller's, who gives it to a list or releases it. -1: none is free. */
 int32_t tn__recurrent_checkpoint(tn__recurrent *states, int32_t i, tn__step *steps);
 void tn__recurrent_release(tn__recurrent *states, int32_t row);
+/* Of the micro-batch just taken: holds the state before every guessed token, and gives up what sequences without
+ * guesses have held. TN_E_FULL: a sequence has more guesses than it can hold states. */
+tn_status tn__recurrent_hold(tn__recurrent *states, int32_t n, const int32_t *positions, const int32_t *seqs,
+                             const bool *guesses, tn__step *steps);
+/* The sequence has the state after its first n tokens again, if it is held or the present one. TN_E_UNSUPPORTED. */
+tn_status tn__recurrent_rewind(tn__recurrent *states, int32_t seq, int32_t n);
 /* Gives an empty list a checkpoint's row, with the state after n tokens. */
 void tn__recurrent_adopt(tn__recurrent *states, int32_t list, int32_t row, int32_t n);
 /* Whether no row is free. */

@@ -41,6 +41,19 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
     return TN_OK;
 }
 
+tn_status tn_session_seq_rewind(tn_session *s, int32_t seq, int32_t n) {
+    TN_TRY(check_sequence(s, seq, false));
+    if (n < 1) return tn_fail(TN_E_INVALID, "a sequence keeps at least one token, not %d", n);
+    TN_TRY(tn__recurrent_rewind(&s->plan->kv.states, seq, n));
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__page_table *t = &s->plan->kv.groups[g];
+        const int32_t removed = t->removed; /* cells at the end leave no holes */
+        if (t->n_pages) TN_TRY(tn__pages_remove(t, seq, n, -1));
+        t->removed = removed;
+    }
+    return TN_OK;
+}
+
 tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, source, false));
     TN_TRY(check_sequence(s, target, false));

@@ -36,6 +36,9 @@ enum { STATE_VERSION = 3 };
 static tn_status check_state_args(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     if (seq < -1 || seq >= s->plan->kv.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
+    if (s->notes.bytes)
+        return tn_fail(TN_E_UNSUPPORTED,
+                       "states of a session of several ranks cannot be saved or loaded: use one rank");
     return TN_OK;
 }
 

@@ -129,6 +129,9 @@ tn__qkv tn__norm_and_rotate(const tn__builder *b, int32_t il, tn__qkv y) {
     return y;
 }
 
+/* Of T5: all cells from this distance on have the same bias. */
+enum { T5_DISTANCE = 128 };
+
 tn_attention_params tn__attention_params(const tn__builder *b, int32_t il) {
     const tn__hparams *h = b->h;
     /* The window of an encoder has one half before the query and one after it. */
@@ -141,6 +144,8 @@ tn_attention_params tn__attention_params(const tn__builder *b, int32_t il) {
         .window = side,
         .window_after = h->causal ? 0 : side,
         .chunk = h->layers[il].chunk,
+        .bias_distance = h->n_rel_buckets > 0 ? T5_DISTANCE : 0,
+        .bias_bidirectional = h->n_rel_buckets > 0 && !h->causal,
     };
 }
 
@@ -150,7 +155,9 @@ tn_attention_sources tn__build_cells(tn__builder *b, int32_t il, const tn__qkv *
     const int group = cache->group;
     tn_arena *a = b->a;
     tn_attention_sources src = {.q = build_rotation(b, x->q, cache->rotate_k, "q_rotated"),
-                                .sinks = b->m->w.layers[il].sinks};
+                                .sinks = b->m->w.layers[il].sinks,
+                                .bias_table = b->m->w.layers[il].rel_bias};
+    if (src.bias_table && src.bias_table->type != TN_F32) src.bias_table = tn_cast(b->a, src.bias_table, TN_F32);
     tn_tensor *rows = tn__builder_input(b, group == TN__CACHE_FULL ? TN__INPUT_ROWS_FULL : TN__INPUT_ROWS_WINDOW);
     tn_tensor *kc = cache->k, *vc = cache->v;
     if (x->k) {

@@ -3,9 +3,10 @@
 
 #include "base/checked.h"
 
-/* The matmul of the chosen experts, with the scale and bias of each. */
+/* The matmul of the chosen experts, with the scale and bias of each. `ids` counts this rank's experts, whose matrices
+ * and biases it has; scales are those of all. */
 static tn_tensor *build_expert_linear(const tn__builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias,
-                                      tn_tensor *x, tn_tensor *ids, const char *what) {
+                                      tn_tensor *x, tn_tensor *all_ids, tn_tensor *ids, const char *what) {
     tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
     const bool adapted = tn__is_adapted(b, w);
     if (!b->arch->ffn_scales) scale = NULL;
@@ -13,7 +14,7 @@ static tn_tensor *build_expert_linear(const tn__builder *b, tn_tensor *w, tn_ten
     if (scale && y) {
         int64_t used = ids->ne[0], tokens = ids->ne[1];
         tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]),
-                                   tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
+                                   tn_reshape(b->a, tn_cont(b->a, all_ids), used * tokens));
         y = tn_mul(b->a, y, tn_reshape(b->a, s, 1, used, tokens));
         if (bias || adapted) tn_name(b->a, y, "%s_scaled%s", what, b->suffix);
     }
@@ -23,16 +24,17 @@ static tn_tensor *build_expert_linear(const tn__builder *b, tn_tensor *w, tn_ten
 }
 
 /* The activation between the matrices of the chosen experts. */
-static tn_tensor *build_expert_activation(const tn__builder *b, int32_t il, tn_tensor *x, tn_tensor *ids) {
+static tn_tensor *build_expert_activation(const tn__builder *b, int32_t il, tn_tensor *x, tn_tensor *all_ids,
+                                          tn_tensor *ids) {
     const tn__layer *l = &b->m->w.layers[il];
     if (l->gate_up_exps)
-        return tn__build_gated(b, build_expert_linear(b, l->gate_up_exps, l->up_exps_s, NULL, x, ids, "ffn_gate_up"),
-                               NULL, 0);
-    tn_tensor *up = build_expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, x, ids, "ffn_up");
+        return tn__build_gated(
+            b, build_expert_linear(b, l->gate_up_exps, l->up_exps_s, NULL, x, all_ids, ids, "ffn_gate_up"), NULL, 0);
+    tn_tensor *up = build_expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, x, all_ids, ids, "ffn_up");
     if (!l->gate_exps) return tn__build_activation(b, l, up);
-    return tn__build_gated(b,
-                           build_expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, x, ids, "ffn_gate"),
-                           up, b->h->layers[il].swiglu_limit);
+    return tn__build_gated(
+        b, build_expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, x, all_ids, ids, "ffn_gate"), up,
+        b->h->layers[il].swiglu_limit);
 }
 
 /* The expert that every token uses. */
@@ -70,10 +72,10 @@ static tn_tensor *build_chunk_experts(const tn__builder *b, const tn__layer *l, 
     tn_tensor *weights = tn_reshape(a, choice->probs, 1, h->n_expert, tokens);
     weights = tn__build_expert_weights(b, tn_reshape(a, tn_get_rows(a, weights, ids), used, tokens));
     tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens);
-    tn_tensor *up = build_expert_linear(b, l->up_chexps, NULL, NULL, row, ids, "chunk_up");
+    tn_tensor *up = build_expert_linear(b, l->up_chexps, NULL, NULL, row, ids, ids, "chunk_up");
     tn_tensor *y =
-        tn__build_gated(b, build_expert_linear(b, l->gate_chexps, NULL, NULL, row, ids, "chunk_gate"), up, 0);
-    y = tn_mix(a, build_expert_linear(b, l->down_chexps, NULL, NULL, y, ids, "chunk_down"), weights);
+        tn__build_gated(b, build_expert_linear(b, l->gate_chexps, NULL, NULL, row, ids, ids, "chunk_gate"), up, 0);
+    y = tn_mix(a, build_expert_linear(b, l->down_chexps, NULL, NULL, y, ids, ids, "chunk_down"), weights);
     return tn__name_node(b, tn_add(a, x, tn__build_scaled(b, y, h->expert_group_scale)), "ffn_chunks");
 }
 
@@ -96,12 +98,17 @@ tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x) {
         row = tn__name_node(b, row, "experts_in");
         weights = tn_scale(a, weights, 0, 1);
     }
-    tn_tensor *y = build_expert_activation(b, il, row, c.ids);
-    y = build_expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, c.ids, "ffn_down");
+    const tn__layer_division *division = tn__layer_part(b, il);
+    /* What follows the sum needs all of it. */
+    const bool sum_now = l->up_chexps || l->latent_norm || l->latent_up || (l->up_shexp && !division->shared);
+    tn_tensor *ids = tn__own_experts(b, il, c.ids);
+    tn_tensor *y = build_expert_activation(b, il, row, c.ids, ids);
+    y = build_expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, c.ids, ids, "ffn_down");
     y = tn__name_node(b, tn_mix(a, y, weights), l->up_shexp || l->latent_up ? "ffn_mix" : "ffn_out");
+    y = tn__sum_ranks(b, division->experts && sum_now, y, "ffn_mix");
     if (l->up_chexps) y = build_chunk_experts(b, l, y, &c);
     if (l->latent_norm) y = tn__name_node(b, tn__build_norm(b, y, l->latent_norm, NULL), "experts_norm");
     if (l->latent_up) y = tn__build_linear(b, l->latent_up, NULL, NULL, y, "experts_up");
     if (l->up_shexp) y = tn__name_node(b, tn_add(a, y, build_shared_expert(b, il, x)), "ffn_out");
-    return y;
+    return tn__sum_ranks(b, division->experts && !sum_now, y, "ffn_out");
 }

@@ -20,11 +20,12 @@ tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *s
     return tn__name_node(b, y, what);
 }
 
-tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+/* This rank's part of the sum. */
+static tn_tensor *build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
     const float limit = b->h->layers[l - b->m->w.layers].swiglu_limit_shared;
     if (!l->ffn_up) return tn__name_node(b, tn_silu(b->a, x), "ffn_act"); /* tn__arch.ffn_without_matrices */
     tn_tensor *up = tn__build_ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x, "ffn_up"), *y;
-    if (tn__arch_has(b->arch, TN_ARCH_NO_GATE))
+    if (tn__arch_has(b->arch, TN_ARCH_NO_GATE) || b->h->plain_ffn)
         y = tn__build_activation(b, l, up);
     else if (l->ffn_gate)
         y = tn__build_gated(b, tn__build_ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x, "ffn_gate"), up,
@@ -34,6 +35,11 @@ tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tens
     if (l->ffn_act && y) y = tn__name_node(b, tn_div(b->a, y, l->ffn_act), "ffn_act_scaled");
     if (l->ffn_sub_norm) y = tn__name_node(b, tn__build_norm(b, y, l->ffn_sub_norm, NULL), "ffn_sub_norm");
     return tn__build_ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y, "ffn_out");
+}
+
+tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+    const bool divided = tn__layer_part(b, (int32_t)(l - b->m->w.layers))->dense;
+    return tn__sum_ranks(b, divided, build_dense_part(b, l, x), "ffn_out");
 }
 
 tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x) {

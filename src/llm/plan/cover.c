@@ -31,6 +31,7 @@ static tn_status add_token_shapes(const tn_session_plan *plan, int32_t n, uint32
     const tn_session_params *p = &plan->params;
     const tn__graph_kind kind = tn__token_graph_kind(p);
     const size_t first = l->n;
+    if (plan->model->division.by_layers) TN_TRY(add_shape(l, TN__GRAPH_PASS, n, 1, adapters));
     for (int32_t wanted = 1, outputs = 0, most = tn__max_outputs(p, n); outputs < most; wanted = outputs + 1) {
         outputs = tn__outputs_for(p, wanted, n);
         TN_TRY(add_shape(l, kind, n, outputs, adapters));

@@ -129,9 +129,9 @@ static void count_loaded_weights(const tn_model *m, tn_device *device, tn_fit_de
     }
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
-        if (!w->ignored && w->info->data && w->tensor->data == w->info->data &&
+        if (!w->ignored && w->data && w->tensor->data == w->data &&
             tn_buffer_type_device(tn_buffer_get_type(w->tensor->buffer)) == device)
-            f->mapped += w->info->size;
+            f->mapped += w->size;
     }
 }
 
@@ -163,7 +163,7 @@ tn_status tn_session_memory(const tn_session *s, tn_fit *fit) {
     if (status == TN_OK) status = tn__prefixes_bytes(p, &prefixes);
     if (status == TN_OK) status = tn__tiers_bytes(p, &tier, &tiers);
     fit->devices[fit->n_devices - 1].staging = s->staging.bytes + s->results.bytes + s->embeddings.bytes + metadata +
-                                               prefixes + tiers + tn__plan_upload_bytes(p);
+                                               prefixes + tiers + tn__plan_upload_bytes(p) + tn__notes_bytes(p);
     fit->devices[fit->n_devices - 1].tier = s->tiers.host.bytes;
     return status;
 }

@@ -9,6 +9,7 @@
 
 /* The part of a weight's name that is the same in all layers. */
 static const char *name_in_layer(const char *name) {
+    if (strncmp(name, "enc.blk.", 8) == 0) name += 4;
     const char *dot = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
     return dot ? dot : name;
 }

@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Rows from which on all types are repacked. */
+enum { GUESS_ROWS = 16 };
+
 enum { NAME_SIZE = 32 };
 
 /* ---- The caller's overrides ---- */
@@ -63,6 +66,8 @@ tn_status tn__placement_new(tn_session_plan *plan) {
     p->n_devices = tn_sched_stream_count(plan->sched);
     p->repack = m->loaded ? m->repacked : !params->no_repack;
     p->repack_rows = m->loaded ? m->repack_rows : params->repeatable ? 0 : params->n_seqs;
+    if (params->n_guess && !m->loaded && !params->repeatable) /* checking a guess multiplies several rows */
+        p->repack_rows = TN__MAX(params->n_seqs, GUESS_ROWS);
     TN_TRY(allocate_placement(p, n_items, m->n_all));
     p->params = (tn_placement_params){.devices = p->devices,
                                       .n_devices = p->n_devices,
@@ -183,8 +188,8 @@ bool tn__placement_has_room(tn_session_plan *plan) {
         const tn__weight *w = &m->all[i];
         if (p->weights[i].override >= 0) return false;
         if (w->ignored || !tn__load_size(m, &load, w)) continue; /* used in the file's map */
-        all += w->info->size;
-        if (w->layer < 0) table += w->info->size;
+        all += w->size;
+        if (w->layer < 0) table += w->size;
     }
     return all + table <= TN__MIN(p->budgets[0].free, p->budgets[0].domain_free);
 }
@@ -254,7 +259,7 @@ tn_status tn__placement_follow(tn_session_plan *plan) {
         tn_device *device = tn_buffer_type_device(tn_buffer_get_type(w->tensor->buffer));
         for (size_t d = 0; d < n; d++) {
             if (tn__plan_device(plan, d) != device) continue;
-            loaded[(size_t)(w->layer + 1) * n + d] += w->info->size;
+            loaded[(size_t)(w->layer + 1) * n + d] += w->size;
             p->weights[i].device = (int16_t)d;
         }
     }
@@ -288,7 +293,7 @@ tn_status tn__placement_explain(const tn_session_plan *plan, FILE *out) {
         if (w->ignored) continue;
         const tn__weight_placement *own = &p->weights[i];
         int device = tn__placement_of_weight(plan, w);
-        fprintf(out, "%-32s %14zu bytes on %-8s ", w->info->name, w->info->size, p->devices[device].name);
+        fprintf(out, "%-32s %14zu bytes on %-8s ", w->info->name, w->size, p->devices[device].name);
         if (own->override >= 0)
             fprintf(out, "override %s", plan->params.overrides[own->override].pattern);
         else if (own->device >= 0)

@@ -69,6 +69,8 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->page,
                                p->n_prefixes,
                                p->n_checkpoints,
+                               p->n_guess,
+                               p->states,
                                p->checkpoint_every,
                                (int64_t)p->cache_ram,
                                p->cache_disk ? (int64_t)p->cache_disk_bytes : 0,

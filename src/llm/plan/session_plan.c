@@ -5,6 +5,7 @@
 #include "llm/memory/cache_types.h"
 #include "llm/memory/tier.h"
 #include "llm/plan/cover.h"
+#include "llm/ranks/lead.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -23,6 +24,9 @@ tn_session_params tn_session_params_default(void) {
         .pooling = TN_POOLING_MODEL,
     };
 }
+
+/* Sequences whose guesses a batch can check in full. With more than these, wider batches gain little. */
+enum { GUESSING_SEQS = 8 };
 
 static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     if (p->n_ctx == 0) p->n_ctx = m->h.n_ctx_train;
@@ -47,6 +51,12 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
         return tn_fail(TN_E_INVALID, "host memory or a folder for kept prefixes, and none are kept: set n_prefixes");
     if (p->cache_disk && (!p->cache_disk[0] || !p->cache_disk_bytes))
         return tn_fail(TN_E_INVALID, "kept prefixes on disk need a folder and a budget in bytes");
+    if (m->division.n_ranks > 1 && (p->cache_ram || p->cache_disk || p->n_adapters || p->n_controls || p->sched))
+        return tn_fail(TN_E_UNSUPPORTED, "several ranks have no tiers of kept prefixes, adapters, control vectors or "
+                                         "shared schedulers: use one rank");
+    if (m->division.by_layers && (p->embeddings || p->states))
+        return tn_fail(TN_E_UNSUPPORTED,
+                       "embeddings and hidden states of ranks with whole layers: divide the model by rows");
     if (p->page < 0 || p->page > TN__MOVE_CELLS)
         return tn_fail(TN_E_INVALID, "pages have 1 to %d cells, not %d", TN__MOVE_CELLS, p->page);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
@@ -60,7 +70,16 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
     TN_TRY(tn__pooling_params(m, p));
-    if (p->n_outputs == 0) p->n_outputs = p->embeddings && p->pooling == TN_POOLING_NONE ? p->n_batch : p->n_seqs;
+    if (p->n_guess < 0 || p->n_guess > TN_GUESS_MOST)
+        return tn_fail(TN_E_INVALID, "%d guessed tokens; 0 to %d are possible", p->n_guess, TN_GUESS_MOST);
+    if (p->states && p->embeddings)
+        return tn_fail(TN_E_INVALID, "hidden states of a session with embeddings: its results are such states");
+    if (p->n_guess && (p->embeddings || !m->h.causal))
+        return tn_fail(TN_E_UNSUPPORTED, "tokens are guessed only where text is generated");
+    if (p->n_outputs == 0) /* every row of a checked guess has logits */
+        p->n_outputs = p->embeddings && p->pooling == TN_POOLING_NONE
+                           ? p->n_batch
+                           : p->n_seqs + p->n_guess * TN__MIN(p->n_seqs, GUESSING_SEQS);
     if (p->n_outputs > p->n_batch) p->n_outputs = p->n_batch;
     if (p->n_candidates < 0 || p->n_candidates > 1024)
         return tn_fail(TN_E_INVALID, "%d candidates per row; 0 to 1024 are possible", p->n_candidates);
@@ -100,7 +119,8 @@ tn_status tn__session_plan_prepare(tn_session_plan *p) {
                           .threads = p->params.threads,
                           .max_schedules = TN__GRAPHS_KEPT,
                           .pack = p->params.pack,
-                          .abort = p->params.abort,
+                          /* Ranks stop between graphs only, together. */
+                          .abort = p->model->division.net ? NULL : p->params.abort,
                           .abort_user = p->params.user};
     fill_devices(p, &sp);
     TN_TRY(tn_sched_new(&sp, &p->sched));
@@ -180,8 +200,10 @@ tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params, 
     if (!model || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_new: NULL argument");
     tn_session_params p = params ? *params : tn_session_params_default();
     *out = NULL;
-    TN_TRY(tn__context_choose(model, &p));
-    return tn__session_plan_with(model, &p, NULL, tn__session_plan_choose, out);
+    tn_status status = tn__context_choose(model, &p);
+    if (status == TN_OK) status = tn__ranks_context(model, &p.n_ctx);
+    if (status == TN_OK) status = tn__session_plan_with(model, &p, NULL, tn__session_plan_choose, out);
+    return tn__ranks_fail(model, status);
 }
 
 bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly) {
@@ -264,6 +286,7 @@ static tn_status plan_cache(tn_session_plan *p) {
         .page = p->params.page,
         .n_kept = p->params.n_prefixes,
         .n_checkpoints = p->params.n_checkpoints,
+        .n_guess = p->params.n_guess,
         .session = &p->params,
         .types = p->placement.types,
         .device_of_layer = p->placement.device_of_layer + 1,
@@ -283,8 +306,9 @@ static tn_status plan_cache(tn_session_plan *p) {
 static bool can_pipeline(const tn_session_plan *p) {
     const int *device_of_layer = p->placement.device_of_layer;
     bool several = false;
+    if (p->model->division.n_ranks > 1) return false;
     if (p->sequential || p->params.n_pipeline == 1 || p->params.n_batch <= p->params.n_ubatch ||
-        !p->model->h.causal || p->params.n_overrides || p->kv.groups[TN__CACHE_WINDOW].n_pages)
+        !p->model->h.causal || p->params.states || p->params.n_overrides || p->kv.groups[TN__CACHE_WINDOW].n_pages)
         return false;
     for (int32_t i = 1; i < p->model->h.n_layer + 2; i++) {
         const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)device_of_layer[i]));
@@ -343,7 +367,8 @@ static tn_status plan_host(tn_session_plan *p) {
                             metadata,
                             prefixes,
                             tiers,
-                            tn__staging_bytes(&p->params, p->pipelined),
+                            tn__staging_bytes(&p->params, p->pipelined, tn__states_width(&p->model->h)),
+                            tn__notes_bytes(p),
                             tn__plan_upload_bytes(p)};
     for (size_t i = 0; i < TN__COUNT(parts); i++)
         if (!tn__add_size(*staging, parts[i], staging)) return tn_fail(TN_E_OVERFLOW, "the session's size overflows");

@@ -117,7 +117,7 @@ int32_t tn__outputs_for(const tn_session_params *params, int32_t n_wanted, int32
 
 /* ---- Host memory that a session takes (staging.c, results.c, embed.c) ---- */
 
-size_t tn__staging_bytes(const tn_session_params *params, bool pipelined);
+size_t tn__staging_bytes(const tn_session_params *params, bool pipelined, int32_t width);
 /* Largest logits of a row that batches with `candidates` give; 0: such batches give all logits. */
 int32_t tn__plan_candidates(const tn_session_plan *plan);
 tn_status tn__results_bytes(const tn_session_plan *plan, size_t *bytes);

@@ -150,16 +150,31 @@ static tn_status check_tool_names(const json_t *tools) {
     return TN_OK;
 }
 
-int tn__chat_add_functions(const tn_chat_template *chat, json_t *variables, const json_t *tools, int64_t now) {
-    if (!strstr(chat->source, "functions") || !strstr(chat->source, "datetime")) return 0;
+/* The date in a format of strftime: `now`, TENON_NOW or the clock, as for strftime_now. */
+static json_t *date_json(const char *format, int64_t now) {
     time_t seconds = now ? (time_t)now : time(NULL);
-    struct tm local;
+    struct tm local = {0};
     char date[64] = "";
-    if (localtime_r(&seconds, &local)) strftime(date, sizeof date, "%B %d, %Y", &local);
+    const char *fixed = now ? NULL : getenv("TENON_NOW");
+    bool known = fixed ? strptime(fixed, "%Y-%m-%dT%H:%M:%S", &local) != NULL : localtime_r(&seconds, &local) != NULL;
+    if (known) strftime(date, sizeof date, format, &local);
+    return json_string(date);
+}
+
+static int set_absent(json_t *variables, const char *name, json_t *value) {
+    if (!json_object_get(variables, name)) return json_object_set_new(variables, name, value);
+    json_decref(value);
+    return 0;
+}
+
+int tn__chat_add_functions(const tn_chat_template *chat, json_t *variables, const json_t *tools, int64_t now) {
+    int bad = 0;
+    if (strstr(chat->source, "date_string") && !strstr(chat->source, "strftime_now"))
+        bad = set_absent(variables, "date_string", date_json("%d %b %Y", now));
+    if (!strstr(chat->source, "functions") || !strstr(chat->source, "datetime")) return bad;
     char *text = json_is_array(tools) ? json_dumps(tools, JSON_INDENT(4)) : NULL;
-    int bad =
-        json_object_set_new(variables, "functions", json_string(text ? text : "[]")) |
-        (json_object_get(variables, "datetime") ? 0 : json_object_set_new(variables, "datetime", json_string(date)));
+    bad |= json_object_set_new(variables, "functions", json_string(text ? text : "[]")) |
+           set_absent(variables, "datetime", date_json("%b %d %Y", now));
     free(text);
     return bad;
 }
@@ -201,13 +216,92 @@ static tn_status syntax_in_words(const tn_chat_template *chat, tn__chat_syntax *
     return syntax->reasoning_begin && syntax->reasoning_end ? TN_OK : TN_E_NOMEM;
 }
 
-static tn_status make_prompt(const tn_chat_template *chat, const tn_chat_params *params, tn_chat_prompt *prompt) {
-    json_t *messages = NULL, *tools = NULL, *adapted = NULL, *variables = NULL;
+static tn_status extend_prompt(tn_chat_prompt *prompt, const char *text, size_t length) {
+    char *longer = tn_realloc(prompt->text, prompt->length + length + 1);
+    if (!longer) return TN_E_NOMEM;
+    memcpy(longer + prompt->length, text, length);
+    prompt->text = longer;
+    prompt->length += length;
+    longer[prompt->length] = '\0';
+    return TN_OK;
+}
+
+/* Takes the message that the answer continues off the list. */
+static tn_status take_final(json_t *messages, json_t **final) {
+    const size_t n = json_array_size(messages);
+    const char *roles[2] = {"", ""};
+    for (size_t i = 0; i < 2 && i < n; i++)
+        roles[i] = json_string_value(json_object_get(json_array_get(messages, n - 1 - i), "role"));
+    if (!roles[0] || strcmp(roles[0], "assistant") != 0)
+        return tn_fail(TN_E_INVALID, "only an assistant's message can be continued, and the last one is not");
+    if (n > 1 && roles[1] && strcmp(roles[1], "assistant") == 0)
+        return tn_fail(TN_E_INVALID, "two messages of the assistant at the end: which one is to be continued?");
+    *final = json_incref(json_array_get(messages, n - 1));
+    if (json_array_remove(messages, n - 1) == 0) return TN_OK;
+    return tn__chat_nomem();
+}
+
+/* Appends the begun answer: its reasoning, if it has any, between the template's markers, then its content. */
+static tn_status append_final(tn_chat_prompt *prompt, const json_t *final) {
+    const json_t *content = json_object_get(final, "content"), *part;
+    const char *thought = json_string_value(json_object_get(final, "reasoning_content"));
+    const tn__chat_syntax *syntax = &prompt->syntax;
+    bool inside = ends_with_marker(prompt->text, prompt->length, syntax->reasoning_begin);
+    tn__text text = {0};
+    size_t i;
+    if (thought && !inside && tn__chat_present(syntax->reasoning_begin))
+        tn__text_puts(&text, syntax->reasoning_begin);
+    if (thought && (inside || tn__chat_present(syntax->reasoning_begin))) tn__text_puts(&text, thought);
+    inside = inside || (thought && tn__chat_present(syntax->reasoning_begin));
+    const size_t before = text.length;
+    if (json_is_string(content)) tn__text_append(&text, json_string_value(content), json_string_length(content));
+    json_array_foreach(content, i, part) {
+        const json_t *piece = json_object_get(part, "text");
+        if (i) tn__text_puts(&text, "\n\n");
+        if (json_is_string(piece)) tn__text_append(&text, json_string_value(piece), json_string_length(piece));
+    }
+    tn_status status = text.status;
+    /* Content ends the reasoning; without content the reasoning goes on. */
+    const char *end = inside && text.length > before ? syntax->reasoning_end : NULL;
+    if (status == TN_OK) status = extend_prompt(prompt, text.data ? text.data : "", before);
+    if (status == TN_OK && tn__chat_present(end)) status = extend_prompt(prompt, end, strlen(end));
+    if (status == TN_OK && text.length > before)
+        status = extend_prompt(prompt, text.data + before, text.length - before);
+    tn__text_free(&text);
+    return status;
+}
+
+/* Without reasoning: what the template begins is ended; a template that does not know the switch gets an empty one.
+ */
+static tn_status end_reasoning(const tn_chat_template *chat, const json_t *variables, tn_chat_prompt *prompt) {
+    const tn__chat_syntax *syntax = &prompt->syntax;
+    if (!json_is_false(json_object_get(variables, "enable_thinking")) || !tn__chat_present(syntax->reasoning_end))
+        return TN_OK;
+    const bool inside = ends_with_marker(prompt->text, prompt->length, syntax->reasoning_begin);
+    if (!inside && (strstr(chat->source, "enable_thinking") || !tn__chat_present(syntax->reasoning_begin) ||
+                    ends_with_marker(prompt->text, prompt->length, syntax->reasoning_end)))
+        return TN_OK;
+    if (!inside) TN_TRY(extend_prompt(prompt, syntax->reasoning_begin, strlen(syntax->reasoning_begin)));
+    return extend_prompt(prompt, syntax->reasoning_end, strlen(syntax->reasoning_end));
+}
+
+static tn_status finish_prompt(const tn_chat_template *chat, const tn_chat_params *params, const json_t *variables,
+                               const json_t *final, tn_chat_prompt *prompt) {
+    if (params->generation_prompt || final) TN_TRY(end_reasoning(chat, variables, prompt));
+    return final ? append_final(prompt, final) : TN_OK;
+}
+
+static tn_status make_prompt(const tn_chat_template *chat, const tn_chat_params *given, tn_chat_prompt *prompt) {
+    json_t *messages = NULL, *tools = NULL, *adapted = NULL, *variables = NULL, *final = NULL;
+    tn_chat_params own = *given;
+    const tn_chat_params *params = &own;
+    own.generation_prompt = own.generation_prompt || own.continue_final;
     tn_status status = load_json("messages", params->messages, JSON_ARRAY, &messages);
     if (status == TN_OK && params->tools && params->tool_choice != TN_TOOLS_NONE)
         status = load_json("tools", params->tools, JSON_ARRAY, &tools);
     if (status == TN_OK) status = check_prompt_messages(messages);
     if (status == TN_OK) status = check_tool_names(tools);
+    if (status == TN_OK && params->continue_final) status = take_final(messages, &final);
     if (tools && json_array_size(tools) == 0) {
         json_decref(tools);
         tools = NULL;
@@ -227,7 +321,9 @@ static tn_status make_prompt(const tn_chat_template *chat, const tn_chat_params 
     if (status == TN_OK) status = tn__chat_adapt(&view, messages, tools, &adapted);
     if (status == TN_OK) status = collect_variables(chat, params, adapted, tools, &variables);
     if (status == TN_OK) status = tn__chat_run(chat, variables, params->now, NULL, &prompt->text, &prompt->length);
+    if (status == TN_OK) status = finish_prompt(chat, params, variables, final, prompt);
     prompt->tools = tools; /* the prompt owns them now */
+    json_decref(final);
     json_decref(messages);
     json_decref(adapted);
     json_decref(variables);

@@ -115,8 +115,8 @@ struct tn_chat_prompt {
 tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now,
                        const tn__jinja_limits *limits, char **text, size_t *length);
 
-/* Adds the variables "functions" and "datetime" for templates of Firefunction, which know tools by these names. Not
- * 0: out of memory. */
+/* Adds the variables "functions" and "datetime" for templates of Firefunction, which know tools by these names, and
+ * "date_string" where a template asks for it. Not 0: out of memory. */
 int tn__chat_add_functions(const tn_chat_template *chat, json_t *variables, const json_t *tools, int64_t now);
 
 /* The name of tool `index` of an OpenAI-style array; NULL past the end or without a name. */

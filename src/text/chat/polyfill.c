@@ -265,9 +265,19 @@ static int split_calls(json_t *messages) {
     return 0;
 }
 
+/* Templates that do not know the role developer get it as the system's. */
+static int rename_developer(const tn_chat_template *chat, json_t *messages) {
+    if (strstr(chat->source, "developer")) return 0;
+    int bad = 0;
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        if (message_has_role(json_array_get(messages, i), "developer"))
+            bad |= json_object_set_new(json_array_get(messages, i), "role", json_string("system"));
+    return bad;
+}
+
 tn_status tn__chat_adapt(const tn_chat_template *chat, const json_t *messages, const json_t *tools, json_t **out) {
     json_t *adapted = json_deep_copy(messages);
-    int bad = !adapted;
+    int bad = !adapted || rename_developer(chat, adapted);
     if (!bad && tools && !chat->caps.tools) bad = describe_tools(adapted, tools);
     if (!bad && !chat->caps.system_role) bad = merge_system(adapted);
     if (!bad && chat->caps.tool_calls && !chat->caps.parallel_calls) bad = split_calls(adapted);

@@ -244,6 +244,15 @@ tn_status tn_sampler_clone(const tn_sampler *from, tn_sampler **out) {
             return status;
         }
     }
+    *out = s;
+    return tn_sampler_follow(s, from);
+}
+
+tn_status tn_sampler_follow(tn_sampler *s, const tn_sampler *from) {
+    if (!s || !from) return tn_fail(TN_E_INVALID, "tn_sampler_follow: sampler or from is NULL");
+    if (s->n_vocab != from->n_vocab || s->history_capacity != from->history_capacity ||
+        s->dry_tail_capacity != from->dry_tail_capacity)
+        return tn_fail(TN_E_INVALID, "the sampler is no clone of the one to follow");
     s->random = from->random;
     s->mirostat_mu = from->mirostat_mu;
     s->total = from->total;
@@ -252,7 +261,6 @@ tn_status tn_sampler_clone(const tn_sampler *from, tn_sampler **out) {
     memcpy(s->counts, from->counts, s->n_vocab * sizeof *s->counts);
     s->dry_tail_length = from->dry_tail_length;
     memcpy(s->dry_tail, from->dry_tail, s->dry_tail_length);
-    *out = s;
     return TN_OK;
 }
 

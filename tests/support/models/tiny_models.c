@@ -36,6 +36,7 @@ static tn_status tiny_layout(const tiny_options *o, struct layout *l) {
     l->layers = tiny_or(o->layers, arch->window_period       ? (uint32_t)arch->window_period + 1
                                    : arch->fewest_layers > 2 ? (uint32_t)arch->fewest_layers
                                                              : 2);
+    l->layers += o->nextn;
     l->width = tiny_or(o->width, 32);
     l->heads = tiny_or(o->heads, 2);
     l->kv_heads = tiny_or(o->kv_heads, typical->kv_heads == TN_ARCH_KV_SAME ? l->heads : 1);
@@ -196,6 +197,9 @@ static tn_status write_tiny(tn_gguf_writer *writer, const struct layout *l, cons
     TN_TRY(layout_keys(l, writer));
     TN_TRY(layout_synthetic_keys(l, writer));
     TN_TRY(tn_gguf_writer_set_cstr(writer, "general.name", "tiny"));
+    char key[128];
+    snprintf(key, sizeof key, "%s.nextn_predict_layers", l->arch->name);
+    if (o->nextn) TN_TRY(tn_gguf_writer_set_u32(writer, key, o->nextn));
     if (o->tokenizer) TN_TRY(set_tiny_tokenizer(writer, l->vocab, l->traits & TN_ARCH_ENCODER));
     TN_TRY(visit_tiny_tensors(l, o->labels, &w));
     TN_TRY(tn_gguf_writer_begin(writer));

@@ -17,6 +17,7 @@ typedef struct tiny_options {
     uint32_t experts, experts_used;             /* 4 and 2 in architectures of experts, otherwise none */
     bool tied;                                  /* no output matrix: the token embedding serves */
     bool tokenizer;                             /* printable ASCII can be encoded; otherwise there is none */
+    uint32_t nextn;                             /* further layers, which predict further tokens */
     uint32_t labels;                            /* of an encoder's classifier */
     uint64_t seed;
 } tiny_options;

@@ -60,6 +60,7 @@ static void fill_queries(mixed_batch *b, rng *r) {
 }
 
 static uint64_t seed;
+static bool few_tokens; /* of a cache with room for long sequences */
 static int build_mixed(device_graph *w, tn_tensor **wanted) {
     static const int32_t sizes[] = {16, 64, 64, 256, 32, 48, 5};
     static const int64_t token_counts[] = {9, 33, 65, 200, 257}, sequence_counts[] = {2, 9, 33, 65, 257},
@@ -74,6 +75,11 @@ static int build_mixed(device_graph *w, tn_tensor **wanted) {
                   size = head_sizes[rng_below(&r, 6)], size_v = chance(&r, 80) ? size : head_sizes[rng_below(&r, 6)];
     b.runs = pick_int(&r, 1, 1 + 700 / b.page);
     b.cells = b.page * pick_int(&r, 2, 2 + 1024 / b.page);
+    if (few_tokens) {
+        b.tokens = pick_int(&r, 2, 8);
+        b.sequences = 2;
+        b.cells = (2048 / b.page + 1) * b.page;
+    }
     b.q_pos = tn_tensor_nd(w->data, TN_I32, 2, b.tokens)->data;
     b.pages = tn_tensor_nd(w->data, TN_I32, 4, 1 + b.runs, b.sequences)->data;
     memset(b.pages, 0x7f, (size_t)(b.sequences * (1 + b.runs)) * sizeof *b.pages);
@@ -100,13 +106,27 @@ static int build_mixed(device_graph *w, tn_tensor **wanted) {
 static void mixed_batches_agree_with_the_cpu(void **state) {
     (void)state;
     NEED_GPU();
-    const int rounds = getenv("TENON_LONG") ? 600 : 40;
+    const int rounds = gpu_rounds(8, 40, 600);
     for (int i = 0; i < rounds; i++) {
         char what[32];
         seed = 7 + (uint64_t)i * 1000;
         snprintf(what, sizeof what, "mixed batch %d", i);
         check_on_both(build_mixed, what);
     }
+}
+
+/* Such a batch has the kernels of many sequences, too. */
+static void few_tokens_of_long_sequences_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEED_GPU();
+    few_tokens = true;
+    for (int i = 0; i < gpu_rounds(3, 20, 100); i++) {
+        char what[32];
+        seed = 11 + (uint64_t)i * 1000;
+        snprintf(what, sizeof what, "few tokens %d", i);
+        check_on_both(build_mixed, what);
+    }
+    few_tokens = false;
 }
 
 /* ---- Repeatable attention ---- */
@@ -225,7 +245,7 @@ static void check_text(const repeatable_text *t, uint64_t from) {
     for (int i = 0; i < 8; i++)
         alone[i] = run_repeatable(&(repeatable_batch){t, samples[i], 1, 0, 64, from + (uint64_t)i});
     rng r = {from};
-    for (int round = 0; round < (getenv("TENON_LONG") ? 30 : 6); round++) {
+    for (int round = 0; round < gpu_rounds(2, 6, 30); round++) {
         const int64_t first = chance(&r, 50) ? 0 : pick_int(&r, 0, t->length - 1),
                       n = chance(&r, 30) ? pick_int(&r, 1, 9) : pick_int(&r, 1, t->length),
                       all = first + n > t->length ? t->length - first : n;
@@ -251,7 +271,7 @@ static void repeatable_bits_depend_on_the_query_and_its_cells_alone(void **state
     (void)state;
     NEED_GPU();
     static const tn_type types[] = {TN_F16, TN_Q8_0, TN_F16, TN_F32, TN_FP8, TN_BF16, TN_Q4_0, TN_F16};
-    const int rounds = getenv("TENON_LONG") ? 24 : 5;
+    const int rounds = gpu_rounds(3, 5, 24);
     for (int i = 0; i < rounds; i++) {
         rng r = {500 + (uint64_t)i};
         tn_arena *a;
@@ -278,6 +298,7 @@ static void repeatable_bits_depend_on_the_query_and_its_cells_alone(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed_batches_agree_with_the_cpu),
+        cmocka_unit_test(few_tokens_of_long_sequences_agree_with_the_cpu),
         cmocka_unit_test(repeatable_bits_depend_on_the_query_and_its_cells_alone),
     };
     /* The reference does not round to bf16, as AMX does. */

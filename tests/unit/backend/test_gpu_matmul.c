@@ -105,6 +105,7 @@ static void experts_agree_with_the_reference(void **state) {
     for (int t = 0; t < TYPES; t++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int64_t each = 1; each <= USED; each += USED - 1) { /* columns of a token: one, or one per expert */
+                if (gpu_rounds(1, 0, 0) && (each > 1) != ((size_t)t + i) % 2) continue;
                 tn_arena *a;
                 rng r = {(uint64_t)i};
                 assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &a));
@@ -123,23 +124,24 @@ static void experts_agree_with_the_reference(void **state) {
 static void repeatable_experts_do_not_depend_on_other_tokens(void **state) {
     (void)state;
     NEED_GPU();
-    enum { K = 1280, ROWS = 40, MOST = 150 };
-    static const int64_t counts[] = {1, 3, 9, 40};
+    enum { K = 1280, ROWS = 40 };
+    static const int64_t counts[] = {1, 9, 3, 40};
+    const int64_t most = gpu_rounds(60, 150, 150);
     tn_stream *stream;
     assert_ok(tn_stream_new(gpu, NULL, &stream));
     for (int t = 0; t < TYPES; t++) {
         tn_arena *a;
         rng r = {4};
         assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20, .repeatable = true}, &a));
-        tn_tensor *w = matrix(a, weight_types[t], K, ROWS, EXPERTS, &r), *y = matrix(a, TN_F32, K, 1, MOST, &r);
-        float *all = run_matmul(stream, tn_mul_mat_id(a, w, y, expert_ids(a, MOST)), true);
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        tn_tensor *w = matrix(a, weight_types[t], K, ROWS, EXPERTS, &r), *y = matrix(a, TN_F32, K, 1, most, &r);
+        float *all = run_matmul(stream, tn_mul_mat_id(a, w, y, expert_ids(a, most)), true);
+        for (int i = 0; i < gpu_rounds(2, 4, 4); i++) {
             tn_tensor *part = tn_tensor_nd(a, TN_F32, K, 1, counts[i]);
             memcpy(part->data, y->data, (size_t)(K * counts[i]) * 4);
             float *some = run_matmul(stream, tn_mul_mat_id(a, w, part, expert_ids(a, counts[i])), true);
             if (memcmp(some, all, (size_t)(ROWS * USED * counts[i]) * 4) != 0)
                 fail_msg("%s: other bits with %d tokens than with %d", tn_type_name(weight_types[t]), (int)counts[i],
-                         MOST);
+                         (int)most);
             free(some);
         }
         free(all);

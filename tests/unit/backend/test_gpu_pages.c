@@ -211,7 +211,7 @@ static int build_layers(device_graph *w, tn_tensor **wanted) {
 static void layers_over_page_tables_agree_with_the_cpu(void **state) {
     (void)state;
     NEED_GPU();
-    const int rounds = getenv("TENON_LONG") ? 400 : 25;
+    const int rounds = gpu_rounds(6, 25, 400);
     for (int i = 0; i < rounds; i++) {
         char what[32];
         seed = (uint64_t)i * 1000;

@@ -1,12 +1,15 @@
 /* Models on several devices: layers are placed where they fit, the caller's choices are kept, and data changes
  * devices only where the layers do. */
 #include "models/reference_models.h"
+#include "models/tiny_models.h"
 
 #include "llm/session_internal.h"
 #include "runtime/sched_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static tn_session_params params(void) {
     tn_session_params p = tn_session_params_default();
@@ -231,11 +234,70 @@ static void overrides_are_kept_and_explained(void **state) {
     tn_model_close(model);
 }
 
+/* Logits of 64 tokens at once, and of one more. */
+static void decode_prompt(tn_model *model, const tn_session_params *p, float *logits, size_t vocab) {
+    tn_session *s;
+    tn_token tokens[64];
+    for (int i = 0; i < 64; i++) tokens[i] = (i * 7 + 3) % (int)vocab;
+    assert_ok(tn_session_open(model, p, &s));
+    assert_ok(tn_session_decode(s, &(tn_batch){.n_tokens = 64, .tokens = tokens}));
+    memcpy(logits, tn_session_logits(s, -1), vocab * sizeof *logits);
+    assert_ok(tn_session_decode(s, &(tn_batch){.n_tokens = 1, .tokens = tokens}));
+    memcpy(logits + vocab, tn_session_logits(s, -1), vocab * sizeof *logits);
+    tn_session_free(s);
+}
+
+/* Experts on the host (--cpu-moe): a prompt moves those in use to the device, a single token is computed on the host,
+ * and both give the logits of the host alone. */
+static void experts_on_the_host_are_moved_for_prompts(void **state) {
+    (void)state;
+    enum { VOCAB = 64 };
+    char path[] = "/tmp/tenon-offload-XXXXXX", *text = NULL;
+    float split[2 * VOCAB], host[2 * VOCAB];
+    size_t size;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_ok(tiny_model_write(path, &(tiny_options){.arch = "qwen3moe", .experts = 8, .vocab = VOCAB}));
+    tn_session_params p = params();
+    p.n_batch = p.n_ubatch = 64;
+    p.n_outputs = 1;
+    p.devices[0] = "sim:1G,offload=1,name=card";
+    p.devices[1] = "cpu";
+    p.overrides = &(tn_placement_override){"ffn_(gate|up|down)_exps", "cpu"};
+    p.n_overrides = 1;
+    tn_model *model;
+    tn_session_plan *plan;
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    for (int prefill = 0; prefill < 2; prefill++) {
+        FILE *out = open_memstream(&text, &size);
+        assert_ok(tn_session_plan_splits(plan, prefill, out));
+        fclose(out);
+        const bool moved = strstr(text, "large enough to move its host weights over") != NULL;
+        assert_int_equal(moved, prefill);
+        if (prefill) assert_non_null(strstr(text, "only the experts in use"));
+        free(text);
+    }
+    tn_session_plan_free(plan);
+    decode_prompt(model, &p, split, VOCAB);
+    tn_model_close(model);
+    p.devices[0] = "cpu";
+    p.devices[1] = NULL;
+    p.n_overrides = 0;
+    assert_ok(tn_model_open(path, NULL, &model));
+    decode_prompt(model, &p, host, VOCAB);
+    tn_model_close(model);
+    unlink(path);
+    for (int i = 0; i < 2 * VOCAB; i++) assert_true(fabsf(split[i] - host[i]) <= 1e-4f * (1 + fabsf(host[i])));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_changes_devices_only_where_layers_do),
         cmocka_unit_test(the_first_device_is_filled_before_the_next),
         cmocka_unit_test(overrides_are_kept_and_explained),
+        cmocka_unit_test(experts_on_the_host_are_moved_for_prompts),
     };
     return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -358,9 +358,11 @@ static void for_every_arch(law_memory memory, law_way way, bool max_allocs, law_
         write_arch(tn_arch_at(i), micro_batch(), &c);
         c.way = way;
         c.memory = memory;
-        /* Half of them, and those with many layers: their mapped file would be larger than all that is planned. */
-        c.copied =
-            memory == UNIFIED && (i % 2 || tn_arch_at(i)->window_period > 4 || tn_arch_at(i)->fewest_layers > 2);
+        /* Half of them, and those with experts or many layers: their mapped file would be larger than all that is
+         * planned. */
+        const tn_arch *arch = tn_arch_at(i);
+        c.copied = memory == UNIFIED &&
+                   (i % 2 || (arch->traits & TN_ARCH_EXPERTS) || arch->window_period > 4 || arch->fewest_layers > 2);
         if (max_allocs)
             each_max_alloc(c, scenario);
         else

@@ -3,7 +3,7 @@
 #include "models/prefix_cases.h"
 
 /* Checkpoints inside micro-batches, at their ends, and in the batch's last token serve texts that branch there. */
-static void check_checkpoints(prefix_case *c) {
+static void check_checkpoints(kept_case *c) {
     static const int32_t lengths[] = {9, 32, 50, 51, 90, 0};
     tn_token a[CONTEXT], branch[CONTEXT];
     int32_t taken;
@@ -30,12 +30,12 @@ static void checkpoints_serve_branches(void **state) {
 }
 
 /* Every so many tokens, of prompts and of generated tokens; those that served no one go first. */
-static void check_interval(prefix_case *c) {
+static void check_interval(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
     int32_t taken;
     if (!c->exact) return;
     tn_session *without = c->warm;
-    tn_session_params p = prefix_params(POOL, KEPT);
+    tn_session_params p = kept_params(POOL, SEQS, KEPT);
     p.checkpoint_every = 20;
     p.n_checkpoints = 8;
     assert_ok(tn_session_open(c->model, &p, &c->warm));
@@ -69,13 +69,13 @@ static void checkpoints_come_at_intervals(void **state) {
 }
 
 /* A batch that is aborted at any time leaves its sequence as it was, and no checkpoint without its state. */
-static void check_aborted(prefix_case *c) {
+static void check_aborted(kept_case *c) {
     static const int32_t lengths[] = {25, 40, 64, 70, 0};
     tn_token a[CONTEXT];
     tn_session *without = c->warm;
     int32_t taken;
     if (!c->windows && !c->exact) return;
-    tn_session_params p = prefix_params(POOL, KEPT);
+    tn_session_params p = kept_params(POOL, SEQS, KEPT);
     p.abort = abort_when_told;
     assert_ok(tn_session_open(c->model, &p, &c->warm));
     make_text(a, CONTEXT, 43);
@@ -125,7 +125,7 @@ static void check_plan(const char *arch, bool states, bool windows) {
     size_t cache[2];
     assert_ok(tiny_model_write(prefix_model_path, &options));
     assert_ok(tn_model_open(prefix_model_path, NULL, &m));
-    tn_session_params p = prefix_params(2 * POOL, 64);
+    tn_session_params p = kept_params(2 * POOL, SEQS, 64);
     p.n_checkpoints = 8;
     const tn_checkpoint_plan eight = plan_of(m, &p, &cache[0]);
     p.n_checkpoints = 16;

@@ -11,7 +11,7 @@ typedef struct conversation {
 } conversation;
 
 typedef struct fuzz_state {
-    prefix_case *c;
+    kept_case *c;
     conversation histories[HISTORIES], live[SEQS]; /* n == 0: none */
     int32_t limit;
     uint64_t random;
@@ -66,7 +66,7 @@ static void fuzz_end(fuzz_state *f, int32_t seq) {
     x->n = 0;
 }
 
-static void fuzz_conversations(prefix_case *c) {
+static void fuzz_conversations(kept_case *c) {
     static fuzz_state f;
     memset(&f, 0, sizeof f);
     f.c = c;
@@ -109,7 +109,7 @@ static void conversations_equal_cold_ones(void **state) {
 enum { LETTERS = 3, TEXT = 28, KNOWN = 1 << 20, TREE_CELLS = 96 };
 
 typedef struct tree_state {
-    prefix_case *c;
+    kept_case *c;
     rng r;
     conversation live[SEQS], ended[8];
     uint64_t *texts, *bits; /* by hash of the text */
@@ -202,12 +202,12 @@ static void tree_rarely(tree_state *f, int32_t seq) {
 }
 
 static void random_tree(const char *arch, size_t cache_ram, int steps) {
-    prefix_case c;
+    kept_case c;
     tree_state f = {
         .c = &c, .r = {99}, .texts = calloc(KNOWN, sizeof(uint64_t)), .bits = calloc(KNOWN, sizeof(uint64_t))};
     open_case(&c, arch, POOL, KEPT);
     tn_session_free(c.warm);
-    tn_session_params p = prefix_params(TREE_CELLS, 12);
+    tn_session_params p = kept_params(TREE_CELLS, SEQS, 12);
     p.n_checkpoints = 6;
     p.checkpoint_every = 7;
     p.cache_ram = cache_ram;
@@ -241,7 +241,7 @@ static void random_tree(const char *arch, size_t cache_ram, int steps) {
     const tn_cache_usage cells = tn_session_cache_usage(c.warm);
     assert_int_equal(cells.used, 0);
     assert_int_equal(cells.free_pages, cells.pages);
-    close_case(&c);
+    close_kept(&c);
     free(f.texts);
     free(f.bits);
 }

@@ -7,7 +7,7 @@
 
 /* ---- Taking ---- */
 
-static void check_takes(prefix_case *c) {
+static void check_takes(kept_case *c) {
     tn_token a[CONTEXT], branch[CONTEXT];
     make_text(a, CONTEXT, 1);
     make_text(branch, CONTEXT, 2);
@@ -46,7 +46,7 @@ static void prefixes_are_taken(void **state) {
 }
 
 /* Windows: after `n` tokens only lengths whose window is held can be continued. */
-static void check_windows(prefix_case *c) {
+static void check_windows(kept_case *c) {
     tn_token a[CONTEXT];
     if (!c->windows || c->exact) return;
     make_text(a, CONTEXT, 3);
@@ -62,7 +62,7 @@ static void check_windows(prefix_case *c) {
     }
 }
 /* A sequence that is kept where texts branch serves those that branch there. */
-static void check_branch_points(prefix_case *c) {
+static void check_branch_points(kept_case *c) {
     tn_token texts[3][CONTEXT];
     if (!c->windows && !c->exact) return;
     for (uint32_t i = 0; i < 3; i++) {
@@ -94,7 +94,7 @@ static void only_held_windows_are_taken(void **state) {
     on_archs(true, check_windows, POOL, KEPT);
 }
 
-static void check_keys(prefix_case *c) {
+static void check_keys(kept_case *c) {
     tn_token a[CONTEXT];
     make_text(a, CONTEXT, 4);
     assert_int_equal(begin_sequence(c, 0, 1, a, 50, "key 1"), 0);
@@ -115,7 +115,7 @@ static void keys_are_separate(void **state) {
     on_archs(false, check_keys, POOL, KEPT);
 }
 
-static void check_live(prefix_case *c) {
+static void check_live(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
     make_text(a, CONTEXT, 5);
     memcpy(b, a, sizeof b);
@@ -136,7 +136,7 @@ static void live_sequences_are_sources(void **state) {
 
 /* ---- What must not be taken ---- */
 
-static void check_shift(prefix_case *c) {
+static void check_shift(kept_case *c) {
     tn_token a[CONTEXT], joined[CONTEXT];
     make_text(a, CONTEXT, 6);
     memcpy(joined, a, sizeof joined);
@@ -159,7 +159,7 @@ static void shifted_cells_are_not_taken(void **state) {
     on_archs(true, check_shift, POOL, KEPT);
 }
 
-static void check_gaps(prefix_case *c) {
+static void check_gaps(kept_case *c) {
     tn_token a[CONTEXT], other[CONTEXT];
     make_text(a, CONTEXT, 7);
     memcpy(other, a, sizeof other);
@@ -187,7 +187,7 @@ static void gaps_are_not_taken(void **state) {
 }
 
 /* Cells that were computed after other tokens than those that come before them now. */
-static void check_mixed(prefix_case *c) {
+static void check_mixed(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT], mixed[CONTEXT];
     make_text(a, CONTEXT, 8);
     make_text(b, CONTEXT, 9);
@@ -213,7 +213,7 @@ static void parts_of_several_sequences_are_not_taken(void **state) {
 }
 
 /* A loaded state lies in cells that held other tokens. */
-static void check_state_tokens(prefix_case *c) {
+static void check_state_tokens(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
     size_t size;
     const int32_t n = PAGE - 3; /* one page, which the state gets as well */
@@ -254,7 +254,7 @@ static void states_have_no_tokens_until_they_are_noted(void **state) {
 
 enum { TIGHT = 96 };
 
-static void check_pressure(prefix_case *c) {
+static void check_pressure(kept_case *c) {
     tn_token text[CONTEXT];
     for (uint32_t i = 0; i < 40; i++) { /* each fills most of the context, and keeps it */
         const int32_t n = 20 + (int32_t)(i * 13 % 70);
@@ -329,7 +329,7 @@ static void measure_session(const char *arch, int32_t n_prefixes, size_t *planne
     const tiny_options options = {.arch = arch, .context = POOL, .vocab = VOCAB};
     assert_ok(tiny_model_write(prefix_model_path, &options));
     assert_ok(tn_model_open(prefix_model_path, NULL, &model));
-    const tn_session_params p = prefix_params(POOL, n_prefixes);
+    const tn_session_params p = kept_params(POOL, SEQS, n_prefixes);
     const size_t before = asked_bytes();
     assert_ok(tn_session_plan_new(model, &p, &plan));
     assert_ok(tn_session_plan_fit(plan, &fit));
@@ -364,7 +364,7 @@ static void memory_is_planned(void **state) {
 
 static void arguments_are_checked(void **state) {
     (void)state;
-    prefix_case c;
+    kept_case c;
     tn_token a[CONTEXT];
     int32_t taken;
     make_text(a, CONTEXT, 1);
@@ -385,13 +385,13 @@ static void arguments_are_checked(void **state) {
     assert_ok(tn_session_prefix_keep(c.warm, 0)); /* of nothing */
     assert_ok(decode_from(c.warm, 0, a, 0, 3));
     assert_fails(TN_E_STATE, tn_session_prefix_take(c.warm, 0, 0, a, 4, &taken));
-    close_case(&c);
+    close_kept(&c);
     tn_session *session;
     tn_model *model;
     const tiny_options options = {.arch = "bert"};
     assert_ok(tiny_model_write(prefix_model_path, &options));
     assert_ok(tn_model_open(prefix_model_path, NULL, &model));
-    tn_session_params p = prefix_params(CONTEXT, KEPT);
+    tn_session_params p = kept_params(CONTEXT, SEQS, KEPT);
     assert_fails(TN_E_UNSUPPORTED, tn_session_open(model, &p, &session));
     tn_model_close(model);
 }

@@ -148,7 +148,7 @@ static void random_batch(table_case *c) {
 static void random_operations(int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, uint64_t seed) {
     table_case c = {.r = {seed}};
     size_t bytes;
-    tn__recurrent_size(&c.table, n_seqs, n_kept, n_checkpoints);
+    tn__recurrent_size(&c.table, n_seqs, n_kept, n_checkpoints, 0);
     assert_int_equal(c.table.n_rows, n_seqs + n_checkpoints + 1);
     assert_true(c.table.n_rows <= ROWS_MOST && c.table.n_lists <= LISTS_MOST);
     assert_ok(tn__recurrent_bytes(&c.table, &bytes));
@@ -194,7 +194,7 @@ static void states_are_copied_on_write(void **state) {
     (void)state;
     tn__recurrent t;
     tn__step steps[2];
-    tn__recurrent_size(&t, 2, 2, 2);
+    tn__recurrent_size(&t, 2, 2, 2, 0);
     assert_ok(tn__recurrent_allocate(&t));
     assert_ok(tn__recurrent_take(&t, 1, (int32_t[]){0}, (int32_t[]){0}, steps));
     assert_int_equal(steps[0].read, -1);
@@ -218,7 +218,7 @@ static void checkpoints_are_not_written_to(void **state) {
     (void)state;
     tn__recurrent t;
     tn__step steps[3];
-    tn__recurrent_size(&t, 1, 2, 2);
+    tn__recurrent_size(&t, 1, 2, 2, 0);
     assert_ok(tn__recurrent_allocate(&t));
     assert_ok(tn__recurrent_take(&t, 3, (int32_t[]){0, 1, 2}, (int32_t[]){0, 0, 0}, steps));
     const int32_t own = steps[2].write, middle = tn__recurrent_checkpoint(&t, 1, steps);
@@ -245,8 +245,67 @@ static void checkpoints_are_not_written_to(void **state) {
     tn__recurrent_free(&t);
 }
 
+/* Decodes `n` tokens of sequence 0, of which all but the first `sure` are guesses, and follows what rows hold. */
+static void guess_tokens(table_case *c, int32_t n, int32_t sure, uint32_t *texts) {
+    int32_t positions[BATCH], seqs[BATCH] = {0};
+    bool guesses[BATCH];
+    uint32_t tokens[BATCH];
+    tn__step steps[BATCH];
+    for (int32_t i = 0; i < n; i++) {
+        positions[i] = c->lists[0].n + i;
+        guesses[i] = i >= sure;
+        tokens[i] = (uint32_t)rng_below(&c->r, 1000);
+    }
+    assert_ok(tn__recurrent_take(&c->table, n, positions, seqs, steps));
+    assert_ok(tn__recurrent_hold(&c->table, n, positions, seqs, guesses, steps));
+    run_steps(c, n, tokens, steps, texts);
+    c->lists[0] = (model_list){texts[n - 1], positions[n - 1] + 1};
+}
+
+/* Guesses in one batch, or one after the other, can be taken back to any length; other rows are free again. */
+static void guesses_are_taken_back(void **state) {
+    (void)state;
+    enum { GUESS = 5 };
+    table_case c = {.r = {7}};
+    uint32_t texts[BATCH], all[64];
+    tn__recurrent_size(&c.table, 2, 0, 0, GUESS);
+    assert_ok(tn__recurrent_allocate(&c.table));
+    for (int round = 0; round < 400; round++) {
+        const bool one_by_one = rng_below(&c.r, 2);
+        const int32_t n = 1 + (int32_t)rng_below(&c.r, GUESS + 1), before = c.lists[0].n;
+        guess_tokens(&c, one_by_one ? 1 : n, 1, texts);
+        memcpy(all, texts, sizeof texts);
+        tn__recurrent_commit(&c.table);
+        for (int32_t i = 1; one_by_one && i < n; i++) {
+            guess_tokens(&c, 1, 0, texts);
+            all[i] = texts[0];
+            tn__recurrent_commit(&c.table);
+        }
+        if (rng_below(&c.r, 8) == 0) { /* a failed batch gives back what it has held */
+            uint32_t ignored[BATCH];
+            const model_list was = c.lists[0];
+            guess_tokens(&c, 3, 1, ignored);
+            tn__recurrent_roll_back(&c.table);
+            c.lists[0] = was;
+            check_table(&c);
+            continue;
+        }
+        const int32_t kept = 1 + (int32_t)rng_below(&c.r, (uint32_t)n);
+        assert_ok(tn__recurrent_rewind(&c.table, 0, before + kept));
+        c.lists[0] = (model_list){all[kept - 1], before + kept};
+        assert_int_equal(tn__recurrent_tokens(&c.table, 0), before + kept);
+        assert_int_equal(c.rows[c.table.owners[0].row], all[kept - 1]);
+    }
+    assert_fails(TN_E_UNSUPPORTED, tn__recurrent_rewind(&c.table, 0, 1));
+    tn__recurrent_remove(&c.table, 0);
+    c.lists[0] = (model_list){0};
+    check_table(&c);
+    tn__recurrent_free(&c.table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guesses_are_taken_back),
         cmocka_unit_test(checkpoints_are_not_written_to),
         cmocka_unit_test(tables_agree_with_a_plain_model),
         cmocka_unit_test(states_are_copied_on_write),

@@ -8,7 +8,7 @@
 /* Two host tiers too small for the texts: blocks pass to the disk while the session runs. */
 static void blocks_move_on_to_disk(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     tn_token text[CONTEXT];
     clear_disk();
     const tn_session_params p = tier_params(CONTEXT, 2, 0, DISK);
@@ -28,7 +28,7 @@ static void blocks_move_on_to_disk(void **state) {
     assert_true(tn_session_tier_usage(c.warm).disk_tokens > 0);
     restart(&c);
     assert_int_equal(each_file(NULL), tn_session_tier_usage(c.warm).disk_bytes);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 /* ---- Damage ---- */
@@ -61,7 +61,7 @@ static void count_notes(void *user, tn_log_level level, const char *text) {
 /* Every byte of the header, and some of the content, in all files. */
 static void damaged_files_are_ignored(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     tn_token a[CONTEXT];
     make_text(a, CONTEXT, 8);
     const tn_session_params p = tier_params(CONTEXT, 2, 0, DISK);
@@ -74,7 +74,7 @@ static void damaged_files_are_ignored(void **state) {
         (void)each_file(flip_byte);
         assert_ok(tn_session_open(c.model, &c.params, &c.warm));
         n_notes = 0;
-        const int32_t taken = begin_seq(&c, 0, 0, a, 100, "damaged");
+        const int32_t taken = begin_sequence(&c, 0, 0, a, 100, "damaged");
         assert_int_equal(taken, 0);
         assert_true(n_notes == 0 || n_notes == 1);
         assert_ok(tn_session_seq_remove(c.warm, 0, 0, -1));
@@ -88,13 +88,13 @@ static void damaged_files_are_ignored(void **state) {
         assert_int_equal(serve_text(&c, 0, a, 100, "cut"), 0);
     }
     tn_log_set(NULL, NULL, TN_LOG_WARN);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 /* Files of others stay and do not count; the salt of a damaged lock file is made anew, and old files age out. */
 static void foreign_files_stay(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     tn_token a[CONTEXT];
     char foreign[256], lock[256];
     make_text(a, CONTEXT, 9);
@@ -117,14 +117,14 @@ static void foreign_files_stay(void **state) {
     restart(&c);
     assert_int_equal(serve_text(&c, 0, a, 103, "with it"), 102);
     assert_int_equal(access(foreign, R_OK), 0);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 /* Several sessions in several processes share a folder and its budget. */
 static void processes_share_a_folder(void **state) {
     (void)state;
     enum { PROCESSES = 3, ROUNDS = 30 };
-    tier_case c;
+    kept_case c;
     tn_token text[CONTEXT];
     pid_t children[PROCESSES];
     const uint64_t budget = 300 << 10;
@@ -158,13 +158,13 @@ static void processes_share_a_folder(void **state) {
         found += serve_text(&c, 0, text, 150, "after them") > 0;
     }
     assert_true(found > 0);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 /* ---- No memory ---- */
 
 static tn_status tier_scenario(void *user) {
-    tier_case *c = user;
+    kept_case *c = user;
     tn_token text[CONTEXT];
     tn_session *session;
     int32_t taken;
@@ -183,13 +183,13 @@ static tn_status tier_scenario(void *user) {
 
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     clear_disk();
     const tn_session_params p = tier_params(CONTEXT, 1, RAM, DISK);
     open_tiers(&c, "gemma2", &p);
     check_no_leak(tier_scenario, &c); /* also makes what is allocated once per process */
     check_every_allocation_failure(tier_scenario, &c);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 int main(void) {

@@ -9,7 +9,7 @@
 /* ---- Taking ---- */
 
 /* Recurrent layers continue where a state was kept: after the last token of a text. */
-static void check_states(tier_case *c) {
+static void check_states(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
     make_text(a, CONTEXT, 11);
     make_text(b, CONTEXT, 12);
@@ -28,7 +28,7 @@ static void check_states(tier_case *c) {
 }
 
 /* One prefix is kept on the device, so that every other text moves the last one to host memory. */
-static void check_host(tier_case *c) {
+static void check_host(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT], branch[CONTEXT];
     if (tn_model_get_info(c->model).is_recurrent) {
         check_states(c);
@@ -60,7 +60,7 @@ static void host_memory_gives_what_was_computed(void **state) {
 }
 
 /* Checkpoints on the way move to the tiers too, and serve texts that branch there. */
-static void check_tier_checkpoints(tier_case *c) {
+static void check_tier_checkpoints(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT], branch[CONTEXT];
     if (!tn_model_get_info(c->model).is_recurrent) return;
     make_text(a, CONTEXT, 13);
@@ -91,7 +91,7 @@ static void checkpoints_come_back(void **state) {
 /* When rows for states run out, states move to host memory and cells stay on the device. */
 static void states_move_alone(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     tn_token text[CONTEXT];
     tn_session_params p = tier_params(POOL, 8, 4 * RAM, 0);
     p.n_checkpoints = 1; /* with one per sequence and a spare one, five rows */
@@ -105,10 +105,10 @@ static void states_move_alone(void **state) {
     assert_int_equal(serve_text(&c, 0, text, 61, "with its state"), 60);
     assert_int_equal(tn_session_tier_usage(c.warm).host_tokens, 0);
     assert_int_equal(tn_session_tier_usage(c.warm).dropped, 0);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
-static void check_disk(tier_case *c) {
+static void check_disk(kept_case *c) {
     tn_token a[CONTEXT], b[CONTEXT];
     if (tn_model_get_info(c->model).is_recurrent) {
         check_states(c);
@@ -142,7 +142,7 @@ static void disks_give_what_was_computed_after_a_restart(void **state) {
 
 static void blocks_are_kept_once(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     tn_token text[CONTEXT];
     const tn_session_params p = tier_params(POOL, 1, 4 * RAM, 0);
     open_tiers(&c, "llama", &p);
@@ -164,14 +164,14 @@ static void blocks_are_kept_once(void **state) {
         make_text(text, CONTEXT, 220);
     }
     assert_int_equal(tn_session_tier_usage(c.warm).host_blocks, 2 + 10 + 1 + 2 + 1);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 /* ---- What must not be taken ---- */
 
 static void keys_models_and_settings_are_separate(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     tn_token a[CONTEXT];
     clear_disk();
     make_text(a, CONTEXT, 5);
@@ -183,32 +183,32 @@ static void keys_models_and_settings_are_separate(void **state) {
     restart(&c);
     assert_int_equal(serve_text(&c, 1, a, 101, "key 1 again"), 100);
     assert_int_equal(serve_text(&c, 4, a, 101, "key 4"), 0);
-    close_tiers(&c);
+    close_kept(&c);
     open_seed(&c, "llama", 7, &p); /* the same shape, other weights */
     assert_int_equal(serve_text(&c, 1, a, 101, "another model"), 0);
-    close_tiers(&c);
+    close_kept(&c);
     p.cache_k = TN_F16;
     open_tiers(&c, "llama", &p);
     int32_t taken;
     assert_ok(tn_session_prefix_take(c.warm, 0, 1, a, 100, &taken));
     assert_int_equal(taken, 0); /* another cache type */
-    close_tiers(&c);
+    close_kept(&c);
     p.cache_k = TN_F32;
     p.rope_base = 5000;
     open_tiers(&c, "llama", &p);
     assert_ok(tn_session_prefix_take(c.warm, 0, 1, a, 100, &taken));
     assert_int_equal(taken, 0);
-    close_tiers(&c);
+    close_kept(&c);
     p.rope_base = 0;
     open_tiers(&c, "llama", &p);
     assert_int_equal(serve_text(&c, 1, a, 102, "as before"), 101);
     assert_int_equal(serve_text(&c, 2, a, 102, "as before"), 100);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 static void shifted_and_forgotten_cells_are_not_taken(void **state) {
     (void)state;
-    tier_case c;
+    kept_case c;
     tn_token a[CONTEXT], joined[CONTEXT];
     clear_disk();
     make_text(a, CONTEXT, 6);
@@ -216,10 +216,10 @@ static void shifted_and_forgotten_cells_are_not_taken(void **state) {
     memmove(joined + 10, a + 20, 100 * sizeof *a);
     const tn_session_params p = tier_params(POOL, 1, RAM, DISK);
     open_tiers(&c, "llama", &p);
-    (void)begin_seq(&c, 0, 0, a, 100, "cold");
+    (void)begin_sequence(&c, 0, 0, a, 100, "cold");
     assert_ok(tn_session_seq_remove(c.warm, 0, 10, 20));
     assert_ok(tn_session_seq_shift(c.warm, 0, 20, -1, -10));
-    end_seq(&c, 0);
+    end_sequence(&c, 0);
     restart(&c);
     assert_int_equal(serve_text(&c, 0, joined, 80, "shifted"), 10);
     restart(&c);
@@ -227,7 +227,7 @@ static void shifted_and_forgotten_cells_are_not_taken(void **state) {
     assert_int_equal(serve_text(&c, 0, joined, 80, "forgotten"), 0);
     tn_session_prefix_clear(c.warm);
     assert_int_equal(tn_session_tier_usage(c.warm).host_blocks, 0);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 /* ---- Budgets ---- */
@@ -243,7 +243,7 @@ static uint32_t pick(uint32_t n) {
     return (uint32_t)(random_state >> 33) % n;
 }
 
-static void check_budgets(tier_case *c) {
+static void check_budgets(kept_case *c) {
     const tn_tier_usage usage = tn_session_tier_usage(c->warm);
     assert_true(usage.host_limit <= (c->params.cache_ram ? c->params.cache_ram : SIZE_MAX));
     assert_true(usage.host_bytes <= usage.host_limit);
@@ -254,7 +254,7 @@ static void check_budgets(tier_case *c) {
 }
 
 /* Random turns of conversations that branch, on a device, in host memory and on a disk that hold a part of them. */
-static void fuzz_turns(tier_case *c) {
+static void fuzz_turns(kept_case *c) {
     enum { HISTORIES = 16, TURNS = 60, MOST = 150 };
     static conversation histories[HISTORIES];
     uint64_t taken = 0;
@@ -270,7 +270,7 @@ static void fuzz_turns(tier_case *c) {
         if (x.n + more > MOST) x.n = 20;
         for (int32_t i = 0; i < more; i++) x.tokens[x.n++] = (tn_token)(3 + pick(50));
         const uint64_t key = pick(5) == 0;
-        taken += (uint64_t)begin_seq(c, 0, key, x.tokens, x.n, "a turn");
+        taken += (uint64_t)begin_sequence(c, 0, key, x.tokens, x.n, "a turn");
         for (uint32_t i = pick(5); i > 0; i--) {
             x.tokens[x.n++] = (tn_token)(3 + pick(50));
             assert_ok(decode_from(c->warm, 0, x.tokens, x.n - 1, x.n));
@@ -297,12 +297,12 @@ static void turns_equal_cold_ones_within_budgets(void **state) {
     static const char *const archs[] = {"llama", "gemma2", "gemma3", "phi3", "gpt2", "mamba", "jamba", "qwen3next"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (size_t k = 0; k < sizeof archs / sizeof *archs; k++) {
-            tier_case c;
+            kept_case c;
             clear_disk();
             const tn_session_params p = tier_params(sizes[i].n_ctx, sizes[i].n_prefixes, sizes[i].ram, sizes[i].disk);
             open_tiers(&c, archs[k], &p);
             fuzz_turns(&c);
-            close_tiers(&c);
+            close_kept(&c);
             assert_true(each_file(NULL) <= DISK);
         }
 }
@@ -311,7 +311,7 @@ static void turns_equal_cold_ones_within_budgets(void **state) {
 static void least_recently_used_goes_first(void **state) {
     (void)state;
     enum { TEXTS = 8 };
-    tier_case c;
+    kept_case c;
     tn_token texts[TEXTS][CONTEXT];
     const size_t token = 256; /* bytes of the tiny model */
     const tn_session_params p = tier_params(POOL, 1, (size_t)(3 * 128 + 40) * (token + 64), 0);
@@ -325,7 +325,7 @@ static void least_recently_used_goes_first(void **state) {
     const int32_t taken = serve_text(&c, 0, texts[1], 128, "1 has gone");
     assert_true(taken < 127 && taken % TN__BLOCK == 0);
     assert_true(tn_session_tier_usage(c.warm).dropped > 0);
-    close_tiers(&c);
+    close_kept(&c);
 }
 
 /* ---- Memory and arguments ---- */

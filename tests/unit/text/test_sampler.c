@@ -289,6 +289,30 @@ static void top_logprobs_are_the_models_own(void **state) {
     }
 }
 
+/* Where the lowest temperature is 0 and there is no doubt, the most probable token stays the only one. */
+static void a_dynamic_temperature_of_zero_is_greedy(void **state) {
+    (void)state;
+    tn_sampler_params p = plain_params();
+    p.n_chain = 1;
+    p.chain[0] = TN_SAMPLER_TEMPERATURE;
+    p.temperature = p.dynamic_range = 0.5f;
+    p.dynamic_exponent = 1;
+    static const float rows[][4] = {{0, 900, 0, -900}, {-200, -200, 700, -INFINITY}};
+    for (int i = 0; i < 2; i++) {
+        tn_sampler *s;
+        tn_token token;
+        tn_token_prob best;
+        size_t count;
+        assert_ok(tn_sampler_new(&p, 4, &s));
+        assert_ok(tn_sampler_sample(s, rows[i], 4, &token));
+        assert_int_equal(token, i + 1);
+        assert_ok(tn_sampler_candidates(s, &best, 1, &count));
+        assert_int_equal(best.token, i + 1);
+        assert_true(best.logprob == 0);
+        tn_sampler_free(s);
+    }
+}
+
 static void bad_parameters_are_named(void **state) {
     (void)state;
     tn_sampler *s;
@@ -418,6 +442,7 @@ int main(void) {
         cmocka_unit_test(nothing_left_is_an_error),
         cmocka_unit_test(dry_stops_at_breakers),
         cmocka_unit_test(top_logprobs_are_the_models_own),
+        cmocka_unit_test(a_dynamic_temperature_of_zero_is_greedy),
         cmocka_unit_test(bad_parameters_are_named),
         cmocka_unit_test(names_and_kinds_match),
         cmocka_unit_test(a_token_costs_no_allocation),

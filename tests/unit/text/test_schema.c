@@ -233,6 +233,9 @@ static void bad_schemas_are_refused_with_path_and_reason(void **state) {
         {"{\"$ref\": \"http://x/y\"}", TN_E_UNSUPPORTED, "only references into this document"},
         {"{\"$ref\": \"#/nowhere\"}", TN_E_NOT_FOUND, "does not exist"},
         {"{\"oneOf\": [{\"type\": \"string\"}, {\"minLength\": 3}]}", TN_E_UNSUPPORTED, "exactly one"},
+        {"{\"type\": \"string\", \"oneOf\": [{\"minLength\": 1}, {\"minLength\": 3}]}", TN_E_UNSUPPORTED,
+         "exactly one"},
+        {"{\"allOf\": [{\"oneOf\": [{\"type\": \"string\"}, {\"minLength\": 3}]}]}", TN_E_UNSUPPORTED, "exactly one"},
         {"{\"pattern\": \"(?=a)\"}", TN_E_UNSUPPORTED, "#/pattern: at character 3"},
         {"{\"pattern\": \"\\\\bx\"}", TN_E_UNSUPPORTED, "escape"},
         {"{\"pattern\": \"a^\"}", TN_E_UNSUPPORTED, "ends"},
@@ -256,6 +259,63 @@ static void bad_schemas_are_refused_with_path_and_reason(void **state) {
             fail_msg("%s: %s, %s", table[i].schema, tn_status_name(status), tn_error());
         assert_null(gbnf);
     }
+}
+
+/* Lengths and counts are non-negative integers wherever they are read. */
+static void wrong_counts_are_refused_everywhere(void **state) {
+    (void)state;
+    static const char *const values[] = {"-1", "1.5", "\"1\"", "true", "[]", "null"};
+    static const char *const places[][2] = {
+        {"Length", "{\"type\": \"string\", \"%s\": %s}"},
+        {"Length", "{\"type\": \"string\", \"format\": \"date\", \"%s\": %s}"},
+        {"Length", "{\"type\": \"string\", \"pattern\": \"a\", \"%s\": %s}"},
+        {"Length", "{\"allOf\": [{\"%s\": %s}, {\"type\": \"string\"}]}"},
+        {"Length", "{\"allOf\": [{\"type\": \"string\"}, {\"%s\": %s}]}"},
+        {"Length", "{\"enum\": [\"a\"], \"%s\": %s}"},
+        {"Items", "{\"type\": \"array\", \"%s\": %s}"},
+        {"Items", "{\"type\": \"array\", \"items\": {\"type\": \"null\"}, \"%s\": %s}"},
+        {"Items", "{\"allOf\": [{\"%s\": %s}, {\"type\": \"array\"}]}"},
+        {"Items", "{\"allOf\": [{\"type\": \"array\"}, {\"%s\": %s}]}"},
+        {"Properties", "{\"type\": \"object\", \"%s\": %s}"},
+        {"Properties", "{\"type\": \"object\", \"properties\": {\"a\": {}}, \"%s\": %s}"},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        for (size_t k = 0; k < 2 * sizeof values / sizeof *values; k++) {
+            char key[32], schema[200], *gbnf = NULL;
+            snprintf(key, sizeof key, "%s%s", k % 2 ? "max" : "min", places[i][0]);
+            snprintf(schema, sizeof schema, places[i][1], key, values[k / 2]);
+            const tn_status status = tn_schema_to_grammar(schema, &gbnf);
+            if (status != TN_E_SYNTAX || !strstr(tn_error(), key))
+                fail_msg("%s: %s, %s", schema, tn_status_name(status), tn_error());
+        }
+}
+
+/* Beside "enum" keywords are refused that would have to be checked for one of the values, and only these. */
+static void keywords_beside_a_list_of_values(void **state) {
+    (void)state;
+    static const struct {
+        const char *keyword, *kinds; /* of values that it concerns: string, number, array, object */
+    } keywords[] = {
+        {"\"pattern\": \"a\"", "s"},     {"\"format\": \"date\"", "s"},
+        {"\"multipleOf\": 1", "n"},      {"\"properties\": {\"a\": {}}", "ao"},
+        {"\"required\": [\"a\"]", "ao"}, {"\"additionalProperties\": true", "ao"},
+        {"\"items\": {}", "ao"},         {"\"prefixItems\": [{}]", "ao"},
+        {"\"minProperties\": 1", "ao"},  {"\"maxProperties\": 9", "ao"},
+        {"\"minItems\": 1", "ao"},       {"\"maxItems\": 9", "ao"},
+        {"\"minLength\": 1", ""},        {"\"maximum\": 99", ""},
+        {"\"title\": \"t\"", ""},
+    };
+    static const char *const values[] = {"_null", "_true", "n3", "n2.5", "s\"a\"", "a[1]", "o{\"a\": 1}"};
+    for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
+        for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
+            char schema[200], *gbnf = NULL;
+            snprintf(schema, sizeof schema, "{\"enum\": [%s], %s}", values[k] + 1, keywords[i].keyword);
+            const tn_status status = tn_schema_to_grammar(schema, &gbnf);
+            const bool concerns = strchr(keywords[i].kinds, values[k][0]) != NULL;
+            if (status != (concerns ? TN_E_UNSUPPORTED : TN_OK))
+                fail_msg("%s: %s, %s", schema, tn_status_name(status), tn_error());
+            tn_free(gbnf);
+        }
 }
 
 static void hostile_schemas_end_soon(void **state) {
@@ -327,6 +387,8 @@ int main(void) {
         cmocka_unit_test(every_integer_of_a_range_and_no_other),
         cmocka_unit_test(every_decimal_of_a_range_and_no_other),
         cmocka_unit_test(bad_schemas_are_refused_with_path_and_reason),
+        cmocka_unit_test(wrong_counts_are_refused_everywhere),
+        cmocka_unit_test(keywords_beside_a_list_of_values),
         cmocka_unit_test(hostile_schemas_end_soon),
         cmocka_unit_test(fuzz_corpus_is_survived),
         cmocka_unit_test(running_out_of_memory_is_survived),

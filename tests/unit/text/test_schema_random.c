@@ -453,8 +453,130 @@ static void documents_from_random_schemas_are_valid(void **state) {
     tn_pieces_free(pieces);
 }
 
+/* ---- Both directions ---- */
+
+/* Schemas whose grammars allow every valid document that is written without spaces, with properties in order. */
+static json_t *plain_schema(rng *r, int depth) {
+    json_t *s, *list;
+    const json_int_t low = (json_int_t)rng_below(r, 30) - 15;
+    switch (rng_below(r, depth > 0 ? 8 : 4)) {
+    case 0:
+        s = json_pack("{s:s}", "type", "integer");
+        if (rng_below(r, 4)) json_object_set_new(s, "minimum", json_integer(low));
+        if (rng_below(r, 4)) json_object_set_new(s, "maximum", json_integer(low + (json_int_t)rng_below(r, 120)));
+        return s;
+    case 1:
+        s = json_pack("{s:s}", "type", "string");
+        if (rng_below(r, 3)) json_object_set_new(s, "minLength", json_integer((json_int_t)rng_below(r, 4)));
+        if (rng_below(r, 3)) json_object_set_new(s, "maxLength", json_integer(3 + (json_int_t)rng_below(r, 4)));
+        return s;
+    case 2: return json_pack("{s:s}", "type", rng_below(r, 2) ? "null" : "boolean");
+    case 3: return json_pack("{s:[i,s,b,n]}", "enum", (int)low, "ab", 1);
+    case 4:
+    case 5:
+        s = json_pack("{s:s,s:o}", "type", "array", "items", plain_schema(r, depth - 1));
+        if (rng_below(r, 2)) json_object_set_new(s, "minItems", json_integer((json_int_t)rng_below(r, 3)));
+        if (rng_below(r, 2)) json_object_set_new(s, "maxItems", json_integer(2 + (json_int_t)rng_below(r, 3)));
+        if (rng_below(r, 3) == 0)
+            json_object_set_new(s, "prefixItems",
+                                json_pack("[o,o]", plain_schema(r, depth - 1), plain_schema(r, depth - 1)));
+        return s;
+    case 6:
+        s = json_pack("{s:s,s:b,s:{},s:[]}", "type", "object", "additionalProperties", 0, "properties", "required");
+        for (const char *name = "abcde"; *name; name++) {
+            const char key[2] = {*name, 0};
+            json_object_set_new(json_object_get(s, "properties"), key, plain_schema(r, depth - 1));
+            if (rng_below(r, 2)) json_array_append_new(json_object_get(s, "required"), json_string(key));
+        }
+        return s;
+    default:
+        list = json_array();
+        for (size_t n = 1 + rng_below(r, 3); n > 0; n--) json_array_append_new(list, plain_schema(r, depth - 1));
+        return json_pack("{s:o}", "anyOf", list);
+    }
+}
+
+/* A document that is valid, or nearly. */
+static json_t *document_near(const json_t *schema, rng *r, int depth) {
+    static const char *const types[] = {"integer", "string", "null", "boolean"};
+    const json_t *list = json_object_get(schema, "anyOf"), *values = json_object_get(schema, "enum");
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    if (list) return document_near(json_array_get(list, rng_below(r, json_array_size(list))), r, depth);
+    if (values && rng_below(r, 8))
+        return json_deep_copy(json_array_get(values, rng_below(r, json_array_size(values))));
+    if (!type || depth <= 0 || rng_below(r, 25) == 0) type = types[rng_below(r, 4)];
+    if (strcmp(type, "null") == 0) return json_null();
+    if (strcmp(type, "boolean") == 0) return json_boolean(rng_below(r, 2));
+    if (strcmp(type, "integer") == 0) { /* often just inside or outside the bounds */
+        const json_t *bound = json_object_get(schema, rng_below(r, 2) ? "minimum" : "maximum");
+        if (bound && rng_below(r, 4))
+            return json_integer(json_integer_value(bound) + (json_int_t)rng_below(r, 3) - 1);
+        return json_integer((json_int_t)rng_below(r, 400) - 150);
+    }
+    if (strcmp(type, "string") == 0) {
+        static const char letters[] = "abcdefghij";
+        const size_t n = rng_below(r, 9);
+        return json_stringn(letters + rng_below(r, 2), n);
+    }
+    if (strcmp(type, "array") == 0) {
+        json_t *out = json_array(), *prefix = json_object_get(schema, "prefixItems");
+        for (size_t i = 0, n = rng_below(r, 6); i < n; i++)
+            json_array_append_new(out, document_near(i < json_array_size(prefix) ? json_array_get(prefix, i)
+                                                                                 : json_object_get(schema, "items"),
+                                                     r, depth - 1));
+        return out;
+    }
+    json_t *out = json_object(), *item;
+    const char *name;
+    json_object_foreach(json_object_get(schema, "properties"), name, item) {
+        bool needed = false;
+        size_t i;
+        json_t *other;
+        json_array_foreach(json_object_get(schema, "required"), i, other) needed =
+            needed || strcmp(json_string_value(other), name) == 0;
+        if (rng_below(r, 20) ? needed || rng_below(r, 2) : !needed)
+            json_object_set_new(out, name, document_near(item, r, depth - 1));
+    }
+    if (rng_below(r, 30) == 0) json_object_set_new(out, "z", json_null());
+    return out;
+}
+
+static void documents_are_accepted_just_where_they_are_valid(void **state) {
+    (void)state;
+    rng random = {77};
+    int accepted = 0, refused = 0;
+    for (int round = 0; round < (getenv("TENON_LONG") ? 20000 : 400); round++) {
+        json_t *schema = schema_root = plain_schema(&random, 3);
+        char *dump = json_dumps(schema, 0), *gbnf = NULL;
+        tn_grammar *g;
+        const tn_status status = tn_schema_to_grammar(dump, &gbnf);
+        if (status != TN_OK) fail_msg("%s: %s", dump, tn_error());
+        assert_ok(tn_grammar_new(gbnf, NULL, &g));
+        for (int i = 0; i < 40; i++) {
+            tn_grammar_state *s;
+            json_t *document = document_near(schema, &random, 5);
+            char *text = json_dumps(document, JSON_ENCODE_ANY | JSON_COMPACT);
+            assert_ok(tn_grammar_state_new(&(tn_grammar_state_params){.grammar = g, .memory = 1 << 19}, &s));
+            const bool expected = valid(schema, document),
+                       got = tn_grammar_accept_bytes(s, text, strlen(text)) == TN_OK && tn_grammar_is_accepting(s);
+            if (got != expected) fail_msg("%s\nis %s, for\n%s\n%s", text, got ? "accepted" : "refused", dump, gbnf);
+            accepted += got;
+            refused += !got;
+            tn_grammar_state_free(s);
+            free(text);
+            json_decref(document);
+        }
+        tn_grammar_free(g);
+        tn_free(gbnf);
+        free(dump);
+        json_decref(schema);
+    }
+    assert_true(accepted > refused / 4 && refused > accepted / 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(documents_are_accepted_just_where_they_are_valid),
         cmocka_unit_test(documents_from_random_schemas_are_valid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

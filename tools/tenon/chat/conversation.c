@@ -8,12 +8,14 @@
 #include "engine/context_shift.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "speculate/speculation.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct chat {
     struct loaded_model loaded;
+    struct speculation speculation;
     struct dialog dialog;
     struct line_reader *lines;
     const struct args *args;
@@ -168,7 +170,9 @@ static void do_model(struct chat *c, const char *path) {
         printf("%s\n", c->path);
         return;
     }
-    if (session_params_from(c->args, &params) || loaded_model_open(c->args, path, &params, &loaded)) return;
+    if (session_params_from(c->args, &params) || speculation_prepare(c->args, &params) ||
+        loaded_model_open(c->args, path, &params, &loaded))
+        return;
     if (open_dialog(c, &loaded, &dialog)) {
         dialog_close(&dialog);
         loaded_model_close(&loaded);
@@ -179,9 +183,13 @@ static void do_model(struct chat *c, const char *path) {
     dialog.sampling = c->dialog.sampling;
     dialog.limit = c->dialog.limit;
     dialog_close(&c->dialog);
+    speculation_close(&c->speculation);
     loaded_model_close(&c->loaded);
     c->dialog = dialog;
     c->loaded = loaded;
+    if (speculation_open(c->args, loaded.session, loaded.threads, &c->speculation))
+        warn("no tokens are guessed for this model");
+    c->dialog.speculator = c->speculation.speculator;
     snprintf(c->path, sizeof c->path, "%s", path);
     note("(%s continues the conversation)", path);
 }
@@ -302,7 +310,7 @@ static void greet(struct chat *c, const char *path) {
 static int open_dialog(struct chat *c, const struct loaded_model *loaded, struct dialog *d) {
     char *template = NULL;
     *d = (struct dialog){0};
-    int code = read_text_option(c->args, "chat-template", "chat-template-file", &template);
+    int code = read_chat_template(c->args, &template);
     if (!code) code = dialog_open(d, c->args, loaded->model, loaded->session, template);
     free(template);
     if (code) return code;
@@ -360,6 +368,7 @@ static int hold_conversation(struct chat *c, const char *path) {
     int code = read_first_message(c, &first, &once);
     if (!code) code = open_dialog(c, &c->loaded, &c->dialog);
     if (code) goto out;
+    c->dialog.speculator = c->speculation.speculator;
     for (int i = 0; i < COMMANDS; i++) words[i] = commands[i].name;
     code = set_first_system(c);
     if (!code && !(c->lines = line_open(words, once || args_flag(c->args, "simple-io"))))
@@ -389,17 +398,20 @@ int converse_with(const struct args *args) {
     if (!path) return EXIT_ERROR;
     snprintf(c.path, sizeof c.path, "%s", path);
     int code = session_params_from(args, &params);
+    if (!code) code = speculation_prepare(args, &params);
     if (!code) code = template_variables(args, &c.variables);
     if (!code) code = loaded_model_open(args, path, &params, &c.loaded);
     if (code) {
         json_decref(c.variables);
         return code;
     }
-    code = hold_conversation(&c, path);
+    code = speculation_open(args, c.loaded.session, c.loaded.threads, &c.speculation);
+    if (!code) code = hold_conversation(&c, path);
     if (!code && args_flag(args, "show-timings") && line_is_terminal(c.lines) && c.dialog.cached.count)
-        print_closing_line(&c.loaded);
+        print_closing_line(&c.loaded, c.speculation.speculator);
     line_close(c.lines);
     dialog_close(&c.dialog);
+    speculation_close(&c.speculation);
     loaded_model_close(&c.loaded);
     json_decref(c.variables);
     return code;

@@ -40,8 +40,7 @@ int dialog_open(struct dialog *d, const struct args *args, tn_model *model, tn_s
     if (!info.is_causal) return fail("generating text by diffusion is not supported");
     if (!template) template = info.chat_template;
     d->no_template = !template;
-    bool chatml = template && strcmp(template, "chatml") == 0;
-    tn_status status = tn_chat_template_new(chatml ? NULL : template ? template : plain_template, &d->chat);
+    tn_status status = tn_chat_template_new(template ? template : plain_template, &d->chat);
     if (status == TN_OK) status = make_generator(d);
     d->messages = json_array();
     if (status == TN_OK && !d->messages) status = TN_E_NOMEM;

@@ -27,6 +27,10 @@ struct dialog {
     bool shifts;                /* a full context makes room: the oldest messages, then tokens are given up */
     int32_t keep;               /* tokens that then stay at least; negative: the prompt */
     int dropped;                /* messages removed because the context was full */
+    tn_speculator *speculator;  /* who guesses, or NULL */
+    tn_guess guess; /* of the last decode: of its tokens `n_right` are in `cached`, the rest is unchecked */
+    int32_t n_right;
+    int32_t row; /* of the logits after the last token in `cached` */
 };
 
 /* `template` is Jinja, "chatml", or NULL for the model's own. Returns an exit code. */

@@ -82,11 +82,22 @@ static bool can_cut(const struct dialog *d) {
     return window <= 0 || d->cached.count <= (size_t)window;
 }
 
+/* Ends the check of the last guess: what was not reached is taken back. */
+static tn_status settle_guess(struct dialog *d) {
+    const int32_t n = d->guess.n;
+    if (!d->speculator || !d->guess.tokens) return TN_OK;
+    tn_speculator_checked(d->speculator, &d->guess, d->n_right);
+    d->guess.tokens = NULL;
+    d->guess.n = 0;
+    return d->n_right < n ? tn_session_seq_rewind(d->session, 0, (int32_t)d->cached.count) : TN_OK;
+}
+
 /* Keeps the first `count` tokens of the cache. An interrupted decode may have left cells after them. */
 static void cut_cache(struct dialog *d, size_t count) {
     bool possible = can_cut(d) && tn_session_seq_remove(d->session, 0, (int32_t)count, -1) == TN_OK;
     if (!possible) tn_session_clear(d->session);
     d->cached.count = possible ? count : 0;
+    tn_speculator_forget(d->speculator, 0);
 }
 
 static tn_status move_tail(struct dialog *d, struct reuse r) {
@@ -96,6 +107,7 @@ static tn_status move_tail(struct dialog *d, struct reuse r) {
     TN_TRY(tn_session_seq_shift(d->session, 0, from, to, -(int32_t)r.gap));
     memmove(d->cached.ids + r.prefix, d->cached.ids + from, r.tail * sizeof *d->cached.ids);
     d->cached.count = r.prefix + r.tail;
+    tn_speculator_forget(d->speculator, 0);
     return TN_OK;
 }
 
@@ -195,6 +207,49 @@ static tn_status finish_reply(struct reply_writer *w) {
 
 /* ---- The reply ---- */
 
+/* Decodes the token and a guess of what follows it. */
+static tn_status decode_with_guess(struct dialog *d, tn_token token) {
+    const int32_t held = (int32_t)d->cached.count, left = (int32_t)context_size(d) - 1 - held;
+    tn_token tokens[1 + TN_GUESS_MOST];
+    bool outputs[1 + TN_GUESS_MOST], guesses[1 + TN_GUESS_MOST];
+    TN_TRY(tokens_append(&d->cached, &token, 1));
+    d->cached.count--; /* it may fail */
+    d->guess = (tn_guess){.tokens = d->cached.ids,
+                          .n_tokens = held + 1,
+                          .room = left < TN_GUESS_MOST ? left : TN_GUESS_MOST,
+                          .sampler = d->sampler};
+    TN_TRY(tn_speculator_propose(d->speculator, &d->guess, 1));
+    const int32_t n = 1 + d->guess.n;
+    for (int32_t i = 0; i < n; i++) {
+        tokens[i] = i ? d->guess.guess[i - 1] : token;
+        outputs[i] = true;
+        guesses[i] = i > 0;
+    }
+    const tn_batch batch = {.n_tokens = n,
+                            .tokens = tokens,
+                            .outputs = outputs,
+                            .guesses = guesses,
+                            .argmax = tn_sampler_is_greedy(d->sampler),
+                            .candidates = true};
+    TN_TRY(tn_session_decode(d->session, &batch));
+    d->cached.count++;
+    d->n_right = d->row = 0;
+    return TN_OK;
+}
+
+/* The sampled token becomes part of the cache: it is there already if it was guessed. */
+static tn_status add_sampled(struct dialog *d, tn_token token) {
+    if (!d->speculator) return decode_tokens(d, &token, 1);
+    if (d->n_right < d->guess.n && d->guess.guess[d->n_right] == token) {
+        TN_TRY(tokens_append(&d->cached, &token, 1));
+        d->n_right++;
+        d->row++;
+        return TN_OK;
+    }
+    TN_TRY(settle_guess(d));
+    return decode_with_guess(d, token);
+}
+
 /* Drops the oldest exchange in the middle of a reply. The rest stays in the cache and moves up. */
 static tn_status drop_and_realign(struct dialog *d, size_t *n_prompt) {
     tn_tokens target = {0};
@@ -213,6 +268,8 @@ static tn_status drop_and_realign(struct dialog *d, size_t *n_prompt) {
  * that are to be kept. TN_E_FULL: the reply ends. */
 static tn_status shift_context(struct dialog *d, size_t *n_prompt) {
     if (!d->shifts) return tn_fail(TN_E_FULL, "the context is full");
+    TN_TRY(settle_guess(d));
+    tn_speculator_forget(d->speculator, 0);
     if (drop_oldest_exchange(d)) return drop_and_realign(d, n_prompt);
     const size_t keep = (size_t)context_shift_keep(d->keep, (int32_t)*n_prompt, (int32_t)context_size(d));
     int32_t removed;
@@ -224,11 +281,12 @@ static tn_status shift_context(struct dialog *d, size_t *n_prompt) {
     return TN_OK;
 }
 
-static tn_status generate_reply(struct dialog *d, struct reply_writer *w, size_t n_prompt, enum reply_end *end) {
+static tn_status generate_tokens(struct dialog *d, struct reply_writer *w, size_t n_prompt, enum reply_end *end) {
     *end = REPLY_LIMIT;
+    d->row = -1;
     for (int64_t i = 0; d->limit < 0 || i < d->limit; i++) {
         size_t length;
-        tn_status sampled = tn_generator_sample(d->generator, d->session, -1);
+        tn_status sampled = tn_generator_sample(d->generator, d->session, d->row);
         if (sampled != TN_OK && sampled != TN_END) return sampled;
         const char *text = tn_generator_text(d->generator, &length);
         TN_TRY(parse_text(w, text, length));
@@ -246,11 +304,16 @@ static tn_status generate_reply(struct dialog *d, struct reply_writer *w, size_t
             TN_TRY(status);
         }
         const tn_token token = tn_generator_token(d->generator);
-        tn_status status = decode_tokens(d, &token, 1);
+        tn_status status = add_sampled(d, token);
         if (status != TN_OK) cut_cache(d, d->cached.count);
         TN_TRY(status);
     }
     return TN_OK;
+}
+
+static tn_status generate_reply(struct dialog *d, struct reply_writer *w, size_t n_prompt, enum reply_end *end) {
+    const tn_status status = generate_tokens(d, w, n_prompt, end), settled = settle_guess(d);
+    return status == TN_OK ? settled : status;
 }
 
 /* The sampler accepts the prompt before it gets the grammar; every reply starts the grammar again. */

@@ -5,6 +5,7 @@
 #include "engine/load_options.h"
 #include "engine/options.h"
 #include "engine/sampling.h"
+#include "speculate/speculation.h"
 
 static const struct option options[] = {
     OPTIONS_CONVERSATION,
@@ -24,8 +25,9 @@ static const struct option options[] = {
     OPTIONS_CONTEXT_SHIFT("on", "-1"),
     {0},
 };
-static const struct option_group *const groups[] = {&model_options,    &load_options,     &adapter_options,
-                                                    &template_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {
+    &model_options,       &load_options, &adapter_options, &template_options, &sampling_options,
+    &speculation_options, NULL};
 
 const struct command command_chat = {
     .name = "chat",

@@ -9,6 +9,8 @@
 #include "engine/speed_report.h"
 #include "files/metadata_text.h"
 #include "files/output_file.h"
+#include "ranks/nodes.h"
+#include "speculate/speculation.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -318,6 +320,7 @@ static int run_plan(const struct args *args) {
     if (!s.path) return EXIT_ERROR;
     int code = session_params_from(args, &s.params);
     if (code) return code;
+    if ((code = speculation_prepare(args, &s.params))) return code;
     s.params.n_seqs = (int32_t)args_int(args, "seqs");
     if (args_flag(args, "serve")) {
         const int32_t n_slots = args_given(args, "seqs") ? s.params.n_seqs : SERVE_SLOTS;
@@ -325,6 +328,8 @@ static int run_plan(const struct args *args) {
     }
     s.params.embeddings = args_flag(args, "embeddings");
     const tn_model_params model_params = model_params_from(args);
+    if (args_text(args, "nodes"))
+        return print_nodes_plan(s.path, args_text(args, "nodes"), &model_params, &s.params, stdout);
     tn_status status = tn_model_open(s.path, &model_params, &s.model);
     if (status != TN_OK) return fail_status(status, "%s", "");
     if ((status = adapters_open(args, s.model, &s.params, &s.adapters)) != TN_OK) {
@@ -360,6 +365,7 @@ static int run_plan(const struct args *args) {
         print_graphs(&s, stdout);
         print_checkpoints(&s, stdout);
         print_predicted_speed(s.plan, stdout);
+        code = speculation_print_plan(args, s.model, &s.params, stdout);
         print_verdict(&s, stdout);
     }
     if (!code && args_flag(args, "why")) {
@@ -413,6 +419,11 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .help =
          "build the graphs of the plan in FILE again and check every tensor's lifetime, overlap, chunk and total"},
+    {.name = "nodes",
+     .value = "MACHINES",
+     .kind = OPTION_TEXT,
+     .help = "compare how ranks on such machines would divide the model, e.g. \"2x8x h200,link=450G; "
+             "net=50G,latency=3us\""},
     {.name = "svg", .value = "FILE", .kind = OPTION_TEXT, .help = "draw the largest plan (time × address) to FILE"},
     {.name = "html",
      .value = "FILE",
@@ -431,7 +442,8 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options, &load_options, &adapter_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &load_options, &adapter_options,
+                                                    &speculation_options, NULL};
 
 const struct command command_plan = {
     .name = "plan",

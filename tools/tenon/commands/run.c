@@ -8,6 +8,7 @@
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/sampling.h"
+#include "speculate/speculation.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -156,7 +157,8 @@ static int decode_prompt(const struct args *args, tn_session *session, tn_sample
     return code ? code : sampling_grammar(args, model, sampler);
 }
 
-static int print_json(const struct loaded_model *loaded, struct run_output *out, enum run_end end, uint64_t seed) {
+static int print_json(const struct loaded_model *loaded, struct run_output *out, enum run_end end, uint64_t seed,
+                      const tn_speculator *speculator) {
     tn_session_stats s = tn_session_get_stats(loaded->session);
     struct memory_use m;
     if (!loaded_model_memory(loaded, &m)) return EXIT_ERROR;
@@ -168,6 +170,11 @@ static int print_json(const struct loaded_model *loaded, struct run_output *out,
                   (double)s.generated_ns * 1e-9, "memory_planned", (json_int_t)m.planned, "memory_used",
                   (json_int_t)m.used, "memory_mapped", (json_int_t)m.mapped);
     if (!root) return fail("out of memory, or the prompt is not valid UTF-8");
+    if (speculator) {
+        const tn_spec_stats x = tn_speculator_stats(speculator);
+        json_object_set_new(root, "draft_tokens", json_integer((json_int_t)x.guessed));
+        json_object_set_new(root, "draft_accepted", json_integer((json_int_t)x.accepted));
+    }
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(root);
@@ -187,6 +194,7 @@ static int run_run(const struct args *args) {
     char buffer[4096], *prompt = NULL;
     const char *path = NULL;
     struct loaded_model loaded = {0};
+    struct speculation speculation = {0};
     tn_sampler *sampler = NULL;
     tn_session_params params;
     tn_sampler_params sampling;
@@ -198,8 +206,11 @@ static int run_run(const struct args *args) {
         return fail_usage(args, "unexpected argument \"%s\": give the text to continue with -p", args->values[1]);
     if (!(path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
     int code = session_params_from(args, &params);
+    if (!code) code = speculation_prepare(args, &params);
     if (code || (code = read_prompt(args, &prompt, &size))) return code;
     if ((code = loaded_model_open(args, path, &params, &loaded))) goto out;
+    if ((code = speculation_open(args, loaded.session, loaded.threads, &speculation))) goto out;
+    tn_session_set_speculator(loaded.session, speculation.speculator);
     note_chat_model(args, loaded.model);
     if ((code = sampling_params(args, &sampling))) goto out;
     if ((code = sampling_new(args, &sampling, loaded.model, &sampler))) goto out;
@@ -213,8 +224,9 @@ static int run_run(const struct args *args) {
         const bool shifts = context_shift_wanted(args, loaded.session);
         code = generate(args, loaded.session, sampler, shifts ? keep : -1, &out, &end);
     }
+    if (loaded.session) (void)tn_session_settle(loaded.session, 0); /* the figures count all guesses */
     if (out.keep && code != EXIT_ERROR) {
-        int printed = print_json(&loaded, &out, end, tn_sampler_seed(sampler));
+        int printed = print_json(&loaded, &out, end, tn_sampler_seed(sampler), speculation.speculator);
         if (printed) code = printed;
     } else if (code != EXIT_ERROR) {
         putchar('\n');
@@ -222,12 +234,14 @@ static int run_run(const struct args *args) {
         if (end == END_CONTEXT)
             warn("the context of %d tokens is full; -c sets a longer one, --context-shift goes on without the oldest",
                  tn_session_get_params(loaded.session).n_ctx);
-        if (args_flag(args, "show-timings")) print_closing_line(&loaded);
+        if (args_flag(args, "show-timings")) print_closing_line(&loaded, speculation.speculator);
     }
 out:
     free(prompt);
     tn_text_free(&out.text);
     tn_sampler_free(sampler);
+    tn_session_set_speculator(loaded.session, NULL);
+    speculation_close(&speculation);
     loaded_model_close(&loaded);
     return code;
 }
@@ -270,8 +284,9 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&model_options,    &load_options,     &adapter_options,
-                                                    &template_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {
+    &model_options,       &load_options, &adapter_options, &template_options, &sampling_options,
+    &speculation_options, NULL};
 
 const struct command command_run = {
     .name = "run",

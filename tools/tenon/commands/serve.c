@@ -1,5 +1,5 @@
 /* tenon serve: options, set-up, event loop and shutdown of the HTTP server. Requests and engines are in serve/. */
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 #include "cli/text_input.h"
 #include "engine/budget_options.h"
@@ -8,6 +8,8 @@
 #include "engine/options.h"
 #include "engine/serving_params.h"
 #include "engine/speed_cache.h"
+#include "ranks/ranks.h"
+#include "speculate/speculation.h"
 
 #include <errno.h>
 #include <event2/event_compat.h>
@@ -41,11 +43,14 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
         watch->last_ping = now;
         ping_requests(server);
     }
+    models_tick(server);
+    if (watch->socket) evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket));
     if (interrupted() && !watch->deadline) {
         watch->deadline = now + (uint64_t)(watch->grace * 1e9);
         if (watch->socket) evhttp_del_accept_socket(server->http, watch->socket);
         watch->socket = NULL;
         models_stop(server);
+        models_forget_listeners(server);
     }
     if (!watch->deadline) return;
     if (now > watch->deadline) cancel_requests(server);
@@ -79,14 +84,24 @@ static int read_keys(struct server *server, const struct args *args) {
 
 static int find_models(struct server *server, const struct args *args) {
     char buffer[4096];
-    const char *folder = args_text(args, "models-dir"), *alias = args_text(args, "alias");
-    if (folder && (args->count || args_text(args, "model") || alias))
-        return fail_usage(args, "--models-dir cannot be combined with a model or an alias");
-    if (folder && args_text(args, "plan"))
-        return fail_usage(args, "--plan is the plan of one model and cannot be combined with --models-dir");
-    server->on_demand = folder != NULL;
+    const char *alias = args_text(args, "alias");
+    const bool several =
+        args_text(args, "models-dir") || args_text(args, "models-preset") || args_flag(args, "models-cache");
+    if (several && (args->count || args_text(args, "model") || alias))
+        return fail_usage(args, "several models cannot be combined with a model or an alias");
+    if (several && args_text(args, "plan"))
+        return fail_usage(args, "--plan is the plan of one model and cannot be combined with several");
+    server->on_demand = several;
+    server->use_cache = args_flag(args, "models-cache");
+    server->autoload = args_flag(args, "models-autoload");
+    server->models_max = (int)args_int(args, "models-max");
+    server->sleep_after = args_real(args, "sleep-idle-seconds");
     server->memory_limit = args_size(args, "models-memory");
-    if (folder) return models_scan(server, folder);
+    if (several) {
+        int code = models_find_all(server);
+        server->started_once = true;
+        return code;
+    }
     const char *path = find_model(args, buffer, sizeof buffer);
     if (!path) return EXIT_ERROR;
     return models_add(server, path, alias) ? EXIT_OK : fail_status(TN_E_NOMEM, "server");
@@ -95,11 +110,8 @@ static int find_models(struct server *server, const struct args *args) {
 static const struct {
     const char *name;
     tn_pooling pooling;
-} poolings[] = {{"model", TN_POOLING_MODEL},
-                {"mean", TN_POOLING_MEAN},
-                {"cls", TN_POOLING_CLS},
-                {"last", TN_POOLING_LAST},
-                {"rank", TN_POOLING_RANK}};
+} poolings[] = {{"model", TN_POOLING_MODEL}, {"none", TN_POOLING_NONE}, {"mean", TN_POOLING_MEAN},
+                {"cls", TN_POOLING_CLS},     {"last", TN_POOLING_LAST}, {"rank", TN_POOLING_RANK}};
 
 /* --cache-ram and --cache-disk: tiers of kept prefixes below the KV cache. */
 static int configure_tiers(struct server *server, const struct args *args) {
@@ -146,12 +158,21 @@ static int configure_server(struct server *server, const struct args *args) {
     if (!code) code = thread_params_from(args, &server->threads);
     apply_memory_policy(args);
     if (!code) code = session_params_from(args, &server->params);
+    if (!code) code = speculation_prepare(args, &server->params);
     if (!code) code = configure_tiers(server, args);
     if (!code && server->params.n_budgets) {
         speed_cache_load();
         code = budget_params_from(args, &server->budget);
     }
-    if (!code) code = read_text_option(args, "chat-template", "chat-template-file", &server->chat_template);
+    if (!code) code = read_chat_template(args, &server->chat_template);
+    server->reasoning_format = args_text(args, "reasoning-format");
+    server->verbose = args_flag(args, "verbose");
+    server->aliases = args_text(args, "alias");
+    server->tags = args_text(args, "tags");
+    server->origins = args_text(args, "cors-origins");
+    server->prefix = args_text(args, "api-prefix");
+    if (*server->prefix && (server->prefix[0] != '/' || server->prefix[strlen(server->prefix) - 1] == '/'))
+        return fail_usage(args, "--api-prefix begins with a slash and does not end with one, such as /llm");
     if (!code) code = chat_format_from(args, &server->chat_format);
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;
@@ -200,6 +221,17 @@ static int fail_to_listen(const char *host, int port, int error) {
     return fail("cannot listen at %s:%d: %s", host, port, strerror(error));
 }
 
+/* No descriptors are left: the listener pauses, and tries again ten times a second. */
+static void on_accept_error(struct evconnlistener *listener, void *user) {
+    (void)user;
+    static uint64_t told;
+    if (!told || tn_time_ns() - told > 60000000000u) {
+        told = tn_time_ns();
+        warn("cannot accept connections: %s; waiting until some are closed", strerror(errno));
+    }
+    evconnlistener_disable(listener);
+}
+
 static int start_listening(struct server *server, struct serve_watch *watch, const struct args *args) {
     const char *host = args_text(args, "host");
     int port = (int)args_int(args, "port");
@@ -214,6 +246,7 @@ static int start_listening(struct server *server, struct serve_watch *watch, con
     int bind_error = 0;
     watch->socket = bind_socket(server, host, port, args_flag(args, "reuse-port"), &bind_error);
     if (!watch->socket) return fail_to_listen(host, port, bind_error);
+    evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(watch->socket), on_accept_error);
     /* Binding does not report that listening failed for lack of memory; enabling the listener again does. */
     if (evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket)) != 0)
         return fail("out of memory: cannot listen at %s:%d", host, port);
@@ -223,8 +256,8 @@ static int start_listening(struct server *server, struct serve_watch *watch, con
         port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
                                                    : ((struct sockaddr_in *)&address)->sin_port);
     fprintf(stderr, "tenon: listening at http://%s:%d\n", host, port);
-    if (!server->n_keys && strcmp(host, "127.0.0.1") != 0 && strcmp(host, "localhost") != 0 &&
-        strcmp(host, "::1") != 0)
+    server->loopback = strcmp(host, "127.0.0.1") == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
+    if (!server->n_keys && !server->loopback)
         warn("anyone who can reach %s can use this server; set --api-key", host);
     return EXIT_OK;
 }
@@ -239,6 +272,17 @@ static void limit_fragmentation(void) {
 #endif
 }
 
+/* Ranks other than 0 follow: they do not listen. */
+static int join_ranks(struct server *server, const struct args *args) {
+    const int code = ranks_join(args, &server->net);
+    if (code || !server->net) return code;
+    if (server->on_demand) return fail("several ranks serve one model: give one with -m");
+    ranks_threads(args, server->net, &server->threads);
+    server->params.cache_ram = 0;
+    server->params.cache_disk = NULL;
+    return EXIT_OK;
+}
+
 static int run_serve(const struct args *args) {
     struct server *server = tn_calloc(1, sizeof *server);
     if (!server) return fail_status(TN_E_NOMEM, "server");
@@ -247,6 +291,7 @@ static int run_serve(const struct args *args) {
     server->args = args;
     server->started = time(NULL);
     signal(SIGPIPE, SIG_IGN);
+    lost_file_watch();
     limit_fragmentation();
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
@@ -262,7 +307,9 @@ static int run_serve(const struct args *args) {
     struct timeval interval = {.tv_usec = 100000};
     if (!tick || event_add(tick, &interval) != 0) code = fail("out of memory for the event loop");
     if (!code) code = configure_server(server, args);
-    if (!code) code = start_listening(server, &watch, args);
+    if (!code) code = join_ranks(server, args);
+    if (!code && !preparers_start(server)) code = fail("out of memory for the HTTP server");
+    if (!code && tn_net_rank(server->net) == 0) code = start_listening(server, &watch, args);
     if (!code && !server->on_demand) {
         server->loading = server->models[0];
         code = engine_start(server->models[0]);
@@ -270,12 +317,15 @@ static int run_serve(const struct args *args) {
     if (!code) event_base_dispatch(server->base);
     /* However the loop ended: engine threads must stop, and no request may wait for them. */
     models_stop(server);
+    preparers_stop(server);
     cancel_requests(server);
     if (!code && !server->on_demand) {
         engine_join(server->models[0]);
         code = server->models[0]->exit_code;
     }
+    recordings_free(server);
     models_free(server);
+    ranks_leave(server->net);
     if (server->http) evhttp_free(server->http);
     if (tick) event_free(tick);
     if (server->base) event_base_free(server->base);
@@ -359,7 +409,8 @@ static const struct option options[] = {
      .letter = "a",
      .value = "NAME",
      .kind = OPTION_TEXT,
-     .help = "name of the model for clients",
+     .help =
+         "name of the model for clients; several are separated by commas, the first in alphabetical order is its id",
      .env = "LLAMA_ARG_ALIAS"},
     {.name = "api-key",
      .value = "KEYS",
@@ -376,6 +427,53 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .help = "serve all GGUF files in FOLDER; a model is loaded when a request names it",
      .env = "LLAMA_ARG_MODELS_DIR"},
+    {.name = "models-preset",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "serve the models of an INI file: [NAME] with model = PATH or hf-repo = OWNER/REPO[:QUANT]",
+     .env = "LLAMA_ARG_MODELS_PRESET"},
+    {.name = "models-cache",
+     .kind = OPTION_FLAG,
+     .help = "serve all downloaded models, as OWNER/REPO:QUANT; clients may download more"},
+    {.name = "models-max",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 1024,
+     .fallback = "0",
+     .help = "max models that are loaded at the same time, 0 for as many as fit; the least recently used makes room",
+     .env = "LLAMA_ARG_MODELS_MAX"},
+    {.name = "models-autoload",
+     .kind = OPTION_FLAG,
+     .fallback = "on",
+     .help = "load the model that a request names; with --no-models-autoload only POST /models/load does",
+     .env = "LLAMA_ARG_MODELS_AUTOLOAD"},
+    {.name = "tags",
+     .value = "NAMES",
+     .kind = OPTION_TEXT,
+     .help = "words about the model for clients, separated by commas",
+     .env = "LLAMA_ARG_TAGS"},
+    {.name = "sleep-idle-seconds",
+     .value = "TIME",
+     .kind = OPTION_SECONDS,
+     .min = -1,
+     .max = 1e9,
+     .fallback = "0",
+     .help = "unload the model when nobody has used it for this long; the next request loads it; 0 for never"},
+    {.name = "cors-origins",
+     .value = "ORIGINS",
+     .kind = OPTION_TEXT,
+     .fallback = "localhost",
+     .help =
+         "web sites whose scripts may use the server: a list with commas, localhost for pages of this machine, * for "
+         "all",
+     .env = "LLAMA_ARG_CORS_ORIGINS"},
+    {.name = "api-prefix",
+     .value = "PATH",
+     .kind = OPTION_TEXT,
+     .fallback = "",
+     .help = "all paths begin with PATH, such as /llm",
+     .env = "LLAMA_ARG_API_PREFIX"},
     {.name = "models-memory",
      .value = "SIZE",
      .kind = OPTION_SIZE,
@@ -390,14 +488,22 @@ static const struct option options[] = {
      .value = "KIND",
      .kind = OPTION_TEXT,
      .fallback = "model",
-     .choices = "model mean cls last rank",
-     .help = "how token vectors are combined into one embedding; rank: as --rerank",
+     .choices = "model none mean cls last rank",
+     .help = "how token vectors are combined into one embedding; none: they are not; rank: as --rerank",
      .env = "LLAMA_ARG_POOLING"},
     {.name = "rerank",
      .aliases = "--reranking",
      .kind = OPTION_FLAG,
      .help = "serve /v1/rerank instead of /v1/embeddings; always on for models whose file says that they rank",
      .env = "LLAMA_ARG_RERANKING"},
+    {.name = "reasoning-format",
+     .value = "FORMAT",
+     .kind = OPTION_TEXT,
+     .fallback = "deepseek",
+     .choices = "deepseek none auto deepseek-legacy",
+     .help = "where reasoning goes unless a request says: deepseek and auto: to reasoning_content; none: it stays in "
+             "the content",
+     .env = "LLAMA_ARG_THINK"},
     {.name = "metrics", .kind = OPTION_FLAG, .help = "serve /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
     {.name = "slots",
      .kind = OPTION_FLAG,
@@ -454,8 +560,9 @@ static const struct option options[] = {
      .help = "time for running requests to finish when the server stops"},
     {0},
 };
-static const struct option_group *const groups[] = {&model_options,    &load_options,     &adapter_options,
-                                                    &template_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {
+    &model_options,       &load_options, &adapter_options, &template_options, &sampling_options,
+    &speculation_options, NULL};
 
 const struct command command_serve = {
     .name = "serve",

@@ -434,7 +434,7 @@ static tn_status config_read(struct hf_model *m) {
     TN_TRY(config_need(m, "hidden_size n_embd d_model", &l->width));
     l->layers = (uint32_t)json_array_size(json_object_get(m->config, "layers_block_type"));
     if (!l->layers) TN_TRY(config_need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
-    const char *heads = "num_attention_heads n_head n_heads";
+    const char *heads = "num_attention_heads n_head n_heads num_heads";
     l->heads = l->traits & TN_ARCH_HYBRID ? config_whole(m->config, heads, 1) : 0; /* maybe nothing attends */
     if (!l->heads) TN_TRY(config_need(m, heads, &l->heads));
     TN_TRY(config_need(m, "vocab_size", &l->vocab));

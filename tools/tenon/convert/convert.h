@@ -79,6 +79,9 @@ tn_status hf_load_json(const char *folder, const char *name, json_t **out);
 /* The bytes of a file; *out is NULL when it is absent. Freed with tn_free(). */
 tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t *size);
 
+/* nextn.c: counts the layers that predict further tokens, and names their tensors like those of other layers. */
+tn_status hf_nextn_find(struct hf_model *model, struct safetensors *set);
+
 /* tensors.c: the source of each GGUF tensor. */
 tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set TN_ARCH_TIED */
 void hf_weights_close(struct hf_weights *weights);

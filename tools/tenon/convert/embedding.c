@@ -83,7 +83,30 @@ static tn_status order_qwen3(const struct hf_model *m, const char *base, const c
     return TN_OK;
 }
 
+static tn_status config_read_t5(struct hf_model *m) {
+    struct layout *l = &m->layout;
+    const char *ffn = json_string_value(json_object_get(m->config, "feed_forward_proj"));
+    l->kv_heads = l->heads;
+    l->head = config_whole(m->config, "d_kv", l->width / l->heads);
+    l->ffn = config_whole(m->config, "d_ff", 4 * l->width);
+    if (config_whole(m->config, "relative_attention_max_distance", 128) != 128)
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: relative_attention_max_distance is not 128", m->folder);
+    if (!ffn || strcmp(ffn, "relu") == 0)
+        m->activation = "relu";
+    else if (strcmp(ffn, "gated-gelu") == 0)
+        m->activation = "gelu_new";
+    else
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: feed_forward_proj \"%s\" is not supported", m->folder, ffn);
+    return TN_OK;
+}
+static tn_status t5_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
+    (void)weights;
+    return config_key_u32(m, w, "attention.relative_buckets_count",
+                          config_whole(m->config, "relative_attention_num_buckets", 32));
+}
+
 const struct config_family encoder_config_families[] = {
+    {.arch = "t5encoder", .read = config_read_t5, .keys = t5_keys},
     {"bert", config_read_bert, NULL, order_bert},
     {"qwen3", config_read_qwen3, NULL, order_qwen3},
     {0},

@@ -157,7 +157,8 @@ struct tensor_name {
 static struct tensor_name split_tensor_name(const char *name) {
     struct tensor_name n = {.layer = -1, .ending = "weight"};
     int skip = 0;
-    if (sscanf(name, "blk.%d.%n", &n.layer, &skip) < 1) skip = 0;
+    if (sscanf(name, "blk.%d.%n", &n.layer, &skip) < 1 && sscanf(name, "enc.blk.%d.%n", &n.layer, &skip) < 1)
+        skip = 0;
     const char *dot = strrchr(name + skip, '.');
     if (dot) n.ending = dot + 1;
     snprintf(n.base, sizeof n.base, "%.*s", (int)(dot ? (size_t)(dot - name - skip) : strlen(name + skip)),
@@ -314,7 +315,8 @@ static void order_rows(const struct hf_weights *w, struct recipe *p, const struc
         p->source_rows = q + 2 * kv;
     }
     size_t length = strlen(base);
-    bool norm = length > 5 && strcmp(base + length - 5, "_norm") == 0;
+    bool norm = length > 5 && (strcmp(base + length - 5, "_norm") == 0 || strcmp(base, "nextn.enorm") == 0 ||
+                               strcmp(base, "nextn.hnorm") == 0);
     p->plus_one = traits & TN_ARCH_HF_NORM_PLUS_ONE && norm && matrix;
     if (traits & TN_ARCH_HF_TRANSPOSED && matrix &&
         (strncmp(base, "attn_", 5) == 0 || strncmp(base, "ffn_", 4) == 0) && !norm)
@@ -434,6 +436,7 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     if (!w) return TN_E_NOMEM;
     w->model = model;
     tn_status status = safetensors_open(model->folder, &w->set);
+    if (status == TN_OK) status = hf_nextn_find(model, w->set);
     json_t *quantized = json_object_get(model->root, "quantization_config");
     if (!quantized) quantized = json_object_get(model->config, "quantization_config");
     if (status == TN_OK) status = packed_weights_find(w->set, quantized);
@@ -538,10 +541,27 @@ tn_type hf_weights_type(const struct hf_weights *w) {
 
 void hf_weights_report(const struct hf_weights *w) {
     /* Buffers that are not weights, and the vision and audio parts of a model. */
-    static const char *const known[] = {
-        "rotary_emb", ".masked_bias", ".attn.bias",     "vision_",      "visual.", "multi_modal",     "position_ids",
-        "pooler.",    "cls.",         "attention.bias", "mm_projector", "audio_",  "embed_positions", "mtp.",
-        "slope_rate", "_decay",       "input_scale",    "k_scale",      "v_scale"};
+    static const char *const known[] = {"rotary_emb",
+                                        ".masked_bias",
+                                        ".attn.bias",
+                                        "vision_",
+                                        "visual.",
+                                        "multi_modal",
+                                        "position_ids",
+                                        "pooler.",
+                                        "cls.",
+                                        "attention.bias",
+                                        "mm_projector",
+                                        "audio_",
+                                        "embed_positions",
+                                        "mtp.",
+                                        "decoder.",
+                                        "encoder.embed_tokens",
+                                        "slope_rate",
+                                        "_decay",
+                                        "input_scale",
+                                        "k_scale",
+                                        "v_scale"};
     size_t unused = 0;
     const char *example = NULL;
     for (size_t i = 0; i < safetensors_count(w->set); i++) {

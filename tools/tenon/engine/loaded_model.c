@@ -6,6 +6,7 @@
 #include "engine/load_options.h"
 #include "engine/options.h"
 #include "engine/speed_cache.h"
+#include "ranks/ranks.h"
 
 #include "tenon/cpu.h"
 
@@ -94,7 +95,7 @@ static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *f
 tn_status session_plan_make(tn_model *model, const tn_session_params *params, bool use_cache,
                             tn_session_plan **plan) {
     char folder[4096];
-    if (!use_cache || !user_cache_path("plans", folder, sizeof folder))
+    if (!use_cache || tn_model_ranks(model) > 1 || !user_cache_path("plans", folder, sizeof folder))
         return tn_session_plan_new(model, params, plan);
     const char *least = getenv("TENON_PLAN_CACHE_MS");
     tn_plan_cache cache = {.folder = folder};
@@ -154,28 +155,37 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
                       struct loaded_model *loaded) {
     *loaded = (struct loaded_model){0};
     uint64_t began = tn_time_ns();
-    const tn_model_params model_params = model_params_from(args);
+    tn_model_params model_params = model_params_from(args);
     tn_threadpool_params thread_params;
     int code = thread_params_from(args, &thread_params);
-    if (code) return code;
+    if (code || (code = ranks_join(args, &loaded->net))) return code;
+    tn_session_params p = *params;
+    ranks_threads(args, loaded->net, &thread_params);
     apply_memory_policy(args);
-    tn_status status = tn_model_open(path, &model_params, &loaded->model);
-    if (status == TN_OK) status = tn_threadpool_new(&thread_params, &loaded->threads);
-    if (status != TN_OK) {
-        code = fail_status(status, "%s", "");
+    tn_status status = tn_threadpool_new(&thread_params, &loaded->threads);
+    if (status == TN_OK && !loaded->net) {
+        p.n_threads = tn_threadpool_size(loaded->threads);
+        code = device_ranks_start(args, path, &model_params, &p, &loaded->devices, &loaded->net);
+    }
+    model_params.net = loaded->net;
+    if (!loaded->devices) ranks_divide(args, loaded->net, &p, &model_params);
+    if (status == TN_OK && !code) status = tn_model_open(path, &model_params, &loaded->model);
+    if (status != TN_OK || code) {
+        if (!code) code = fail_status(status, "%s", "");
         loaded_model_close(loaded);
         return code;
     }
+    const bool follows = tn_net_rank(loaded->net) > 0;
     struct progress progress = {0};
-    tn_session_params p = *params;
-    p.progress = show_load_progress;
+    p.progress = follows ? NULL : show_load_progress;
     p.user = &progress;
     p.threads = loaded->threads;
     p.n_threads = tn_threadpool_size(loaded->threads);
-    warn_long_context(args, loaded->model, &p);
+    if (!follows) warn_long_context(args, loaded->model, &p);
     status = adapters_open(args, loaded->model, &p, &loaded->adapters);
     code = status == TN_OK ? plan_and_make(args, path, &p, loaded) : fail_status(status, "%s", "");
     if (progress.total) progress_end(&progress);
+    if (!code && follows) ranks_follow(loaded->net, loaded->session, loaded->model);
     const tn_model_info info = tn_model_get_info(loaded->model);
     if (!code && !p.n_ctx && !p.n_budgets && !info.is_encoder) {
         const int32_t n_ctx = tn_session_get_params(loaded->session).n_ctx;
@@ -192,9 +202,14 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
 }
 
 void loaded_model_close(struct loaded_model *loaded) {
+    if (!loaded->session) ranks_fail(loaded->net);
     tn_session_free(loaded->session);
     adapters_close(&loaded->adapters);
     tn_model_close(loaded->model);
+    if (loaded->devices)
+        device_ranks_end(loaded->devices);
+    else
+        ranks_leave(loaded->net);
     tn_threadpool_free(loaded->threads);
     *loaded = (struct loaded_model){0};
 }
@@ -258,7 +273,7 @@ bool loaded_model_memory(const struct loaded_model *loaded, struct memory_use *u
     return true;
 }
 
-void print_closing_line(const struct loaded_model *loaded) {
+void print_closing_line(const struct loaded_model *loaded, const tn_speculator *speculator) {
     tn_session_stats s = tn_session_get_stats(loaded->session);
     double prompt = s.prompt_ns ? (double)s.prompt_tokens * 1e9 / (double)s.prompt_ns : 0;
     double generated = s.generated_ns ? (double)s.generated_tokens * 1e9 / (double)s.generated_ns : 0;
@@ -270,5 +285,11 @@ void print_closing_line(const struct loaded_model *loaded) {
             style(stderr, STYLE_DIM), (unsigned long long)(s.prompt_tokens + s.generated_tokens), prompt, generated,
             human_bytes(p, m.planned), m.planned == m.used ? "=" : "but", human_bytes(u, m.used));
     if (m.mapped) fprintf(stderr, " (and %s of weights mapped)", human_bytes(w, m.mapped));
+    const tn_spec_stats guesses = tn_speculator_stats(speculator);
+    if (guesses.steps)
+        fprintf(stderr, "; guessed %llu tokens, %.0f%% right, %.2f tokens per step",
+                (unsigned long long)guesses.guessed,
+                guesses.guessed ? 100.0 * (double)guesses.accepted / (double)guesses.guessed : 0,
+                (double)(guesses.steps + guesses.accepted) / (double)guesses.steps);
     fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
 }

@@ -5,14 +5,16 @@
 #include "cli/cli.h"
 #include "engine/adapter_options.h"
 
-#include "tenon/llm.h"
+#include "tenon/generate.h"
 
 struct loaded_model {
     tn_model *model;
     tn_session *session;
     struct opened_adapters adapters;
-    tn_threadpool *threads; /* of the session */
-    size_t planned_bytes;   /* on all devices, from the plan that was made before the session */
+    tn_threadpool *threads;       /* of the session */
+    tn_net *net;                  /* to the other ranks, or NULL */
+    struct device_ranks *devices; /* ranks in threads, or NULL */
+    size_t planned_bytes;         /* on all devices, from the plan that was made before the session */
 };
 
 /* Opens the model, plans its memory and makes a session, with a progress bar. Where the context is left open, a line
@@ -46,7 +48,7 @@ struct memory_use {
 bool loaded_model_memory(const struct loaded_model *loaded, struct memory_use *use); /* false after a message */
 /* One line on standard error: "105 tokens, prompt 812.3 tokens/s, generation 44.1 tokens/s, memory planned 1.20 GiB =
  * used 1.20 GiB". */
-void print_closing_line(const struct loaded_model *loaded);
+void print_closing_line(const struct loaded_model *loaded, const tn_speculator *speculator);
 
 /* Warns when the user chose a longer context than the model was trained with. */
 void warn_long_context(const struct args *args, const tn_model *model, const tn_session_params *params);

@@ -1,6 +1,8 @@
 /* Options of commands that run a model, and the session parameters made from them. */
 #include "engine/options.h"
 
+#include "cli/text_input.h"
+
 #include "engine/budget_options.h"
 #include "hub/hub.h"
 #include "tenon/chat.h"
@@ -110,15 +112,15 @@ static const struct option model_table[] = {
      .letter = "ts",
      .value = "RATIOS",
      .kind = OPTION_TEXT,
-     .help = "share of the layers for each device, e.g. 3,1",
+     .help = "share of the layers for each device, or of the model for each rank, e.g. 3,1",
      .env = "LLAMA_ARG_TENSOR_SPLIT"},
     {.name = "split-mode",
      .letter = "sm",
      .value = "MODE",
      .kind = OPTION_TEXT,
      .fallback = "layer",
-     .choices = "none layer",
-     .help = "layer divides the layers among all GPUs; none uses --main-gpu only",
+     .choices = "none layer row tensor",
+     .help = "layer divides the layers among all GPUs, row (or tensor) every matrix; none uses --main-gpu only",
      .env = "LLAMA_ARG_SPLIT_MODE"},
     {.name = "main-gpu",
      .letter = "mg",
@@ -217,7 +219,8 @@ static const struct option template_table[] = {
     {.name = "chat-template",
      .value = "JINJA",
      .kind = OPTION_TEXT,
-     .help = "chat template to use instead of the model's own, or \"chatml\" for the built-in one",
+     .help = "chat template to use instead of the model's own, or the name of one: chatml, llama3, gemma, "
+             "command-r … (docs/chat.md lists them)",
      .env = "LLAMA_ARG_CHAT_TEMPLATE"},
     {.name = "chat-template-file",
      .value = "FILE",
@@ -257,6 +260,14 @@ static const struct option template_table[] = {
     {0},
 };
 const struct option_group template_options = {"Chat template", template_table};
+
+int read_chat_template(const struct args *args, char **text) {
+    const char *name = args_text(args, "chat-template"), *source = name ? tn_chat_template_by_name(name) : NULL;
+    if (!source || args_text(args, "chat-template-file"))
+        return read_text_option(args, "chat-template", "chat-template-file", text);
+    *text = strdup(source);
+    return *text ? EXIT_OK : fail_status(TN_E_NOMEM, "chat template");
+}
 
 int chat_format_from(const struct args *args, const char **format) {
     const char *known;

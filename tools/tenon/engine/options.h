@@ -19,6 +19,8 @@ int template_variables(const struct args *args, json_t **variables);
 const char *find_model(const struct args *args, char *buffer, size_t size);
 
 /* The format that --chat-format names, or NULL. Returns an exit code. */
+/* --chat-template, a template or the name of one, or --chat-template-file; *text is NULL without either. */
+int read_chat_template(const struct args *args, char **text);
 int chat_format_from(const struct args *args, const char **format);
 /* Largest logits that a GPU gives for sampling: enough for top-k 40, some penalties, and grammars that allow common
  * tokens. */

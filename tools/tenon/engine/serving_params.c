@@ -11,7 +11,7 @@ void serving_params(tn_session_params *p, int32_t n_slots, const struct args *ar
         args_given(args, "checkpoints") ? (int32_t)args_int(args, "checkpoints") : CHECKPOINTS * n_slots;
     p->n_seqs = n_slots;
     if (p->n_batch < n_slots) p->n_batch = n_slots;
-    p->n_outputs = n_slots + SCORED_ROWS;
+    p->n_outputs = n_slots + SCORED_ROWS + p->n_guess * GUESSING_SLOTS(n_slots);
     p->n_prefixes = n_prefixes;
     p->n_checkpoints = n_prefixes < wanted ? n_prefixes : wanted;
     p->checkpoint_every = (int32_t)args_int(args, "checkpoint-every");

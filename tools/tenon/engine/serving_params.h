@@ -26,6 +26,9 @@
                 "allow, -1 for none"                                                                                 \
     }
 
+/* Slots whose guesses a batch checks in full. */
+#define GUESSING_SLOTS(n_slots) ((n_slots) < 8 ? (n_slots) : 8)
+
 /* Makes session parameters those of a server with so many slots and the options above. */
 void serving_params(tn_session_params *params, int32_t n_slots, const struct args *args);
 

@@ -71,7 +71,8 @@ tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     const uint64_t f = l->traits;
     struct keys k = {.writer = writer, .arch = l->arch->name};
     k.status = tn_gguf_writer_set_cstr(writer, "general.architecture", l->arch->name);
-    key_u32(&k, "block_count", l->layers, true);
+    key_u32(&k, "block_count", l->layers + l->nextn, true);
+    key_u32(&k, "nextn_predict_layers", l->nextn, l->nextn);
     key_u32(&k, "context_length", l->context, true);
     key_u32(&k, "embedding_length", l->width, true);
     key_u32(&k, "feed_forward_length", l->ffn && !(l->experts && l->arch->one_ffn_key) ? l->ffn : l->expert_ffn,

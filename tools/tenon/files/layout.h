@@ -9,6 +9,7 @@
 struct layout {
     const tn_arch *arch;
     uint64_t traits; /* TN_ARCH_…: those of the architecture; TN_ARCH_TIED as the model is */
+    uint32_t nextn;  /* further layers, which predict further tokens */
     uint32_t layers, width, heads, kv_heads, head, ffn, vocab, context;
     uint32_t experts, experts_used, expert_ffn, shared_ffn;
     uint32_t rotated; /* elements of a head */

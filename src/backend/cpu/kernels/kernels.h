@@ -149,6 +149,7 @@ typedef struct tn__linear_job {
     bool channels; /* g has dk values, otherwise one */
     bool delta;
     float scale;
+    const float *from; /* the state before the tokens; may be `state` */
     float *state, *out;
     size_t out_token;
     float *scratch; /* 4·TN__TOKEN_BLOCK·dk floats */

@@ -12,6 +12,11 @@ static const float *load_repeated(const tn__task *task, const tn_tensor *y, cons
                                   float *buffer) {
     int64_t period = y->ne[0];
     if (first % period + n <= period) return tn__load(task->kernels, y, row, first % period, n, buffer);
+    if (period == 1) {
+        const float value = *tn__load(task->kernels, y, row, 0, 1, buffer);
+        for (int64_t i = 0; i < n; i++) buffer[i] = value;
+        return buffer;
+    }
     for (int64_t i = 0; i < n;) {
         int64_t at = (first + i) % period, part = TN__MIN(n - i, period - at);
         const float *values = tn__load(task->kernels, y, row, at, part, buffer + i);

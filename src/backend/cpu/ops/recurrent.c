@@ -51,25 +51,23 @@ typedef struct state_part {
 static float *part_of_row(const state_part *p, int64_t row) {
     return (float *)(void *)(p->rows + (size_t)row * p->stride) + p->first;
 }
-/* The state of a strand is computed in the row that receives it last, beginning with a copy of the row it reads. */
-static float *begin_strand(const state_part *p, int64_t read, int64_t last) {
-    float *state = last >= 0 ? part_of_row(p, last) : p->spare;
-    const float *from = read >= 0 ? part_of_row(p, read) : NULL;
-    if (!from)
-        memset(state, 0, (size_t)p->n * 4);
-    else if (from != state)
-        memcpy(state, from, (size_t)p->n * 4);
+/* The row that a strand begins with; zeros in `state` for a new one. */
+static const float *begin_strand(const state_part *p, int64_t read, float *state) {
+    if (read >= 0) return part_of_row(p, read);
+    memset(state, 0, (size_t)p->n * 4);
     return state;
 }
 
-/* What one driver does with a part: compute a block of tokens that follow each other, or clear their results. */
+/* What one driver does with a part: compute a block of tokens that follow each other, or clear their results. The
+ * state before the block is in `from`, which may be `state`; that after it goes to `state`. */
 typedef struct strand_worker {
-    void (*compute)(void *user, float *state, const int32_t *tokens, int64_t n);
+    void (*compute)(void *user, const float *from, float *state, const int32_t *tokens, int64_t n);
     void (*clear)(void *user, int64_t token);
     void *user;
 } strand_worker;
 
-/* Walks all strands for one part of the state. Blocks end where a state is stored. */
+/* Walks all strands for one part of the state, each in the row that receives it last. Blocks end where a state is
+ * stored. */
 static void walk_strands(const steps_view *s, const state_part *part, const strand_worker *w) {
     for (int64_t first = 0; first < s->tokens; first++) {
         if (!begins_strand(s, first)) continue;
@@ -79,14 +77,17 @@ static void walk_strands(const steps_view *s, const state_part *part, const stra
         }
         int64_t last = first;
         for (int64_t t = first; t >= 0; t = token_after(s, t)) last = t;
-        float *state = begin_strand(part, entry_of(s, first, TN_STEP_READ), written_row(s, last));
+        const int64_t target = written_row(s, last);
+        float *state = target >= 0 ? part_of_row(part, target) : part->spare;
+        const float *from = begin_strand(part, entry_of(s, first, TN_STEP_READ), state);
         int32_t block[TN__TOKEN_BLOCK];
         int64_t n = 0;
         for (int64_t t = first; t >= 0; t = token_after(s, t)) {
             const int64_t row = written_row(s, t);
             block[n++] = (int32_t)t;
             if (row < 0 && t != last && n < TN__TOKEN_BLOCK) continue;
-            w->compute(w->user, state, block, n);
+            w->compute(w->user, from, state, block, n);
+            from = state;
             n = 0;
             if (row >= 0 && part_of_row(part, row) != state)
                 memcpy(part_of_row(part, row), state, (size_t)part->n * 4);
@@ -204,8 +205,9 @@ typedef struct linear_part {
     const tn__cpu_kernels *kernels;
 } linear_part;
 
-static void compute_linear(void *user, float *state, const int32_t *tokens, int64_t n) {
+static void compute_linear(void *user, const float *from, float *state, const int32_t *tokens, int64_t n) {
     linear_part *p = user;
+    p->job.from = from;
     p->job.state = state;
     p->job.tokens = tokens;
     p->job.n = n;
@@ -271,8 +273,9 @@ typedef struct scan_part {
     const tn__cpu_kernels *kernels;
 } scan_part;
 
-static void compute_scan(void *user, float *state, const int32_t *tokens, int64_t n) {
+static void compute_scan(void *user, const float *from, float *state, const int32_t *tokens, int64_t n) {
     scan_part *p = user;
+    if (from != state) memcpy(state, from, (size_t)(p->job.n * p->job.d) * 4);
     p->job.state = state;
     p->job.tokens = tokens;
     p->job.n_tokens = n;
@@ -323,8 +326,9 @@ typedef struct rwkv7_part {
     const tn__cpu_kernels *kernels;
 } rwkv7_part;
 
-static void compute_rwkv7(void *user, float *state, const int32_t *tokens, int64_t n) {
+static void compute_rwkv7(void *user, const float *from, float *state, const int32_t *tokens, int64_t n) {
     rwkv7_part *p = user;
+    if (from != state) memcpy(state, from, (size_t)(p->job.n * p->job.d) * 4);
     p->job.state = state;
     p->job.tokens = tokens;
     p->job.n_tokens = n;

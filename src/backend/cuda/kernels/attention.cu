@@ -200,14 +200,14 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
 }
 
 size_t attention_scratch(const device_description &device, const tn_tensor *t) {
-    if (decode_supports(t)) return decode_scratch(device, t);
+    if (decode_supports(device, t)) return decode_scratch(device, t);
     if (attention_is_planned(device, t)) return many_scratch(device, t);
     if (t->flags & TN_FLAG_REPEATABLE) return 0;
     return !prefill_supports(device, t) && latent_supports(device, t) ? latent_scratch(device, t) : 0;
 }
 
 tn_status compile_attention(const compilation &c, const tn_tensor *t) {
-    if (decode_supports(t)) return compile_decode(c, t, decode_extras{});
+    if (decode_supports(*c.device, t)) return compile_decode(c, t, decode_extras{});
     if (c.plans->count && attention_is_planned(*c.device, t)) return compile_many(c, t);
     // The order of operations of the general kernel depends on the query's own cells alone.
     const bool repeatable = t->flags & TN_FLAG_REPEATABLE;

@@ -247,10 +247,10 @@ __device__ static float rope_element(const decode_job &d, const float *x, int i,
     return second ? u * turn[pair].y + v * turn[pair].x : u * turn[pair].x - v * turn[pair].y;
 }
 
-bool decode_supports(const tn_tensor *t);
+bool decode_supports(const device_description &device, const tn_tensor *t);
 // Whether the kernel can run decode_extras, which needs an f16 cache and at most 8 tokens. `next` also needs heads of
 // a multiple of 32 elements, which the caller checks.
-bool decode_takes_more(const tn_tensor *t);
+bool decode_takes_more(const device_description &device, const tn_tensor *t);
 // Rows of f16 with exactly 64 or 128 elements, and up to eight query heads per key/value head: what the persistent
 // decode kernel supports.
 bool decode_is_whole(const tn_tensor *t);

@@ -360,13 +360,13 @@ static int64_t decode_blocks_of(const tn_tensor *t) {
     return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + decode_heads_of(t) - 1) / decode_heads_of(t));
 }
 
-bool decode_supports(const tn_tensor *t) {
+bool decode_supports(const device_description &device, const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
     return !(t->flags & TN_FLAG_REPEATABLE) && cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS &&
-           q->ne[1] > 0 && q->ne[2] * decode_blocks_of(t) <= N_TICKETS;
+           q->ne[1] > 0 && q->ne[2] * decode_blocks_of(t) <= N_TICKETS && !attention_is_planned(device, t);
 }
-bool decode_takes_more(const tn_tensor *t) {
-    return decode_supports(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
+bool decode_takes_more(const device_description &device, const tn_tensor *t) {
+    return decode_supports(device, t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
 }
 
 // Enough blocks for two on every multiprocessor, but no more than the last one can combine.

@@ -1,5 +1,6 @@
 // Element-wise ops: unary, binary with broadcasting, gated activations, copies with conversion.
 #include "backend/cuda/kernels/common.cuh"
+#include "backend/cuda/kernels/exact/narrow.cuh"
 #include "backend/cuda/kernels/unary.cuh"
 
 // Byte offset of element i (in row-major order of `s`) under the strides of `s`.
@@ -103,6 +104,24 @@ __global__ static void glu_kernel(const char *gate, const char *up, char *y, sha
     store_float(y + i0 * ys.nb[0] + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3], type, z);
 }
 
+// Dense rows of both operands and the result, four elements per thread; the result as f16 or bf16 as well. A row has
+// n4 times four elements, and zeros up to narrow.columns.
+__global__ static void narrow_glu_kernel(const float4 *gate, const float4 *up, float4 *z, int n4, int op,
+                                         tn_op_params p, narrow_rows narrow) {
+    grid_follow();
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (4 * i >= narrow.columns) return;
+    float4 v = make_float4(0, 0, 0, 0);
+    if (i < n4) {
+        const int64_t at = (int64_t)blockIdx.y * n4 + i;
+        const float4 a = gate[at], b = up[at];
+        v = make_float4(gated(op, a.x, b.x, p), gated(op, a.y, b.y, p), gated(op, a.z, b.z, p),
+                        gated(op, a.w, b.w, p));
+        z[at] = v;
+    }
+    store_narrow(narrow, blockIdx.y, 4 * i, v);
+}
+
 tn_status compile_glu(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *second = t->src[1];
     const char *gate = (const char *)x->data, *up;
@@ -122,8 +141,16 @@ tn_status compile_glu(const compilation &c, const tn_tensor *t) {
         gate += t->params.glu.swapped ? half : 0;
     }
     int64_t n = tn_nelements(t);
-    if (second && is_dense(t, n) && is_dense(x, n) && is_dense(second, n))
+    if (second && is_dense(t, n) && is_dense(x, n) && is_dense(second, n)) {
+        if (c.narrow && c.narrow->to && t->ne[0] % 4 == 0 && t->ne[1] <= MOST_ROWS) {
+            const narrow_rows narrow = narrow_rows_of(c, t->ne[0]);
+            return add_early(c, KERNEL(narrow_glu_kernel),
+                             dim3(blocks_for(narrow.columns / 4, 256), (unsigned)t->ne[1]), 256, 0,
+                             (const float4 *)gate, (const float4 *)up, (float4 *)t->data, (int)(t->ne[0] / 4), t->op,
+                             t->params, narrow);
+        }
         return compile_dense(c, gate, up, t, by_gate{t->op, t->params});
+    }
     return add_early(c, KERNEL(glu_kernel), dim3(blocks_for(n, 256)), 256, 0, gate, up, (char *)t->data, gs, us,
                      shape4_of(t), t->type, t->op, t->params, n);
 }

@@ -6,6 +6,7 @@
 // are issued before grid_wait().
 #include "backend/cuda/kernels/gemv.cuh"
 
+#include "backend/cuda/kernels/experts/experts.cuh"
 #include "backend/cuda/kernels/gemv_units.cuh"
 #include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 #include "backend/cuda/kernels/unary.cuh"
@@ -123,7 +124,7 @@ __device__ static int find_pairs(const gemv_experts &e, int leader, int (&pair)[
 template <typename U, int COLUMNS, bool EXPERTS>
 __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
     __shared__ float results[2][GEMV_TILE][COLUMNS];
-    grid_next();
+    if (!EXPERTS) grid_next();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = (int)blockIdx.x;
     bool glu = j.finish == GEMV_GLU;
     gemv_matrix m = j.m[0];
@@ -135,6 +136,7 @@ __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
     __shared__ int pair[COLUMNS];
     if constexpr (EXPERTS) {
         grid_wait(); // the ids are results of the previous kernel
+        grid_next(); // not sooner: the next kernel may read the ids before it waits (expert_gemv.cu)
         expert = find_pairs(j.experts, (int)blockIdx.y, pair, &columns);
         if (columns == 0) return;
         if (expert < 0 || expert >= j.experts.n) expert = steps = 0; // an id without an expert: zeros
@@ -227,15 +229,14 @@ __device__ static activations activations_to_shared(const gemv_job &j, char *at)
 }
 #endif
 
-template <typename U, int COLUMNS>
-__global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RING_WARPS * 32, 1)
-    gemv_ring_kernel(gemv_job j) {
 #if __CUDA_ARCH__ >= 900
+// The work of block `block` of `stride`.
+template <typename U, int COLUMNS> __device__ static inline void run_ring(const gemv_job &j, int block, int stride) {
     extern __shared__ __align__(128) char rings[];
     __shared__ float results[2][2][2][GEMV_TILE][COLUMNS]; // by parity of the tile, half of the warps, pass
     __shared__ __align__(8) uint64_t barriers[2 * RING_WARPS][U::RING];
     grid_next();
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stride = (int)gridDim.x, warps = (int)blockDim.x / 32;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (int)blockDim.x / 32;
     int half_index = warp / RING_WARPS, pair = 2 * (warp % RING_WARPS);
     bool glu = j.finish == GEMV_GLU;
     int passes = glu ? 2 : 1, steps = j.k / U::SPAN, half_steps = warps > RING_WARPS ? (steps + 1) / 2 : steps,
@@ -246,7 +247,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
         return glu || j.n == 1 || tile < j.m[1].first_block ? 0 : j.n == 2 || tile < j.m[2].first_block ? 1 : 2;
     };
     // What lane 0 fetches next.
-    int fetch_tile = (int)blockIdx.x, fetch_pass = 0, fetch_step = first_step, fetch_stage = 0;
+    int fetch_tile = block, fetch_pass = 0, fetch_step = first_step, fetch_stage = 0;
     const char *row0 = NULL, *row1 = NULL;
     auto find_rows = [&]() {
         if (fetch_tile >= j.tiles) return;
@@ -287,7 +288,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
     if (j.in_shared) in = activations_to_shared(j, rings + (size_t)warps * U::RING * 2 * U::ROW);
     int stage = 0, buffer = 0;
     uint32_t parity = 0;
-    for (int tile = (int)blockIdx.x; tile < j.tiles; tile += stride, buffer ^= 1) {
+    for (int tile = block; tile < j.tiles; tile += stride, buffer ^= 1) {
         int part = matrix_at(tile);
         const gemv_matrix &m = part == 0 ? j.m[0] : part == 1 ? j.m[1] : j.m[2];
         early_reads early = read_early(j, m, tile - m.first_block, column);
@@ -329,6 +330,37 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
         __syncwarp();
         finish_tile<COLUMNS>(j, m, tile - m.first_block, results[buffer][0], early, column);
     }
+}
+#endif
+
+template <typename U, int COLUMNS>
+__global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RING_WARPS * 32, 1)
+    gemv_ring_kernel(gemv_job j) {
+#if __CUDA_ARCH__ >= 900
+    run_ring<U, COLUMNS>(j, (int)blockIdx.x, (int)gridDim.x);
+#endif
+}
+
+// Matrices of several kinds with the same column in one launch: each kind has blocks of its own.
+struct mixed_job {
+    gemv_job parts[GEMV_MAX_KINDS];
+    int first_block[GEMV_MAX_KINDS + 1];
+};
+__global__ static void __launch_bounds__(RING_WARPS * 32, 1)
+    gemv_mixed_kernel(const __grid_constant__ mixed_job all) {
+#if __CUDA_ARCH__ >= 900
+    int part = 0;
+    while ((int)blockIdx.x >= all.first_block[part + 1]) part++;
+    const gemv_job &j = all.parts[part];
+    const int block = (int)blockIdx.x - all.first_block[part],
+              blocks = all.first_block[part + 1] - all.first_block[part];
+    switch (j.m[0].kind) {
+    case TN_Q4_0 | SOA: run_ring<unit_q4_0_soa, 1>(j, block, blocks); break;
+    case TN_Q8_0 | SOA: run_ring<unit_q8_0_soa, 1>(j, block, blocks); break;
+    case TN_Q6_K | SOA: run_ring<unit_q6_K_soa, 1>(j, block, blocks); break;
+    case TN_Q5_K: run_ring<unit_q5_K, 1>(j, block, blocks); break;
+    default: run_ring<unit_q4_K, 1>(j, block, blocks); break;
+    }
 #endif
 }
 
@@ -338,6 +370,7 @@ static const char *unit_name(const unit_q4_0_soa *) { return "q4_0_soa"; }
 static const char *unit_name(const unit_q8_0_soa *) { return "q8_0_soa"; }
 static const char *unit_name(const unit_q6_K_soa *) { return "q6_K_soa"; }
 static const char *unit_name(const unit_q4_K *) { return "q4_K"; }
+static const char *unit_name(const unit_q5_K *) { return "q5_K"; }
 
 // Weights that a kernel of the same program writes must not be read before grid_wait(), which gemv kernels do.
 static bool may_start_early(const compilation &c, const gemv_job &job) {
@@ -384,15 +417,18 @@ template <typename U> static tn_status compile_kind(const compilation &c, gemv_j
                               : compile_columns<U, 8>(c, job);
 }
 
+static void count_tiles(gemv_job *j, int columns) {
+    j->tiles = 0;
+    for (int i = 0; i < j->n; i++) {
+        j->m[i].first_block = j->finish == GEMV_GLU ? 0 : j->tiles;
+        if (j->finish != GEMV_GLU || i == 0) j->tiles += (int)blocks_for(j->m[i].rows, GEMV_TILE);
+    }
+    j->columns = columns;
+}
 tn_status gemv_compile(const compilation &c, const gemv_job &job, int columns) {
     gemv_job j = job;
-    int blocks = 0;
-    for (int i = 0; i < j.n; i++) {
-        j.m[i].first_block = j.finish == GEMV_GLU ? 0 : blocks;
-        if (j.finish != GEMV_GLU || i == 0) blocks += (int)blocks_for(j.m[i].rows, GEMV_TILE);
-    }
-    j.tiles = blocks;
-    j.columns = columns;
+    count_tiles(&j, columns);
+    if (expert_gate_supports(j)) return compile_expert_gate(c, j);
     switch (j.m[0].kind) { // one kind in a launch
     case TN_F16: return compile_kind<unit_half<false>>(c, j);
     case TN_BF16: return compile_kind<unit_half<true>>(c, j);
@@ -400,8 +436,62 @@ tn_status gemv_compile(const compilation &c, const gemv_job &job, int columns) {
     case TN_Q8_0 | SOA: return compile_kind<unit_q8_0_soa>(c, j);
     case TN_Q6_K | SOA: return compile_kind<unit_q6_K_soa>(c, j);
     case TN_Q4_K: return compile_kind<unit_q4_K>(c, j);
+    case TN_Q5_K: return compile_kind<unit_q5_K>(c, j);
     default: return tn_fail(TN_E_INTERNAL, "gemv with weights of kind %d", j.m[0].kind);
     }
+}
+
+// The bytes of a ring of gemv_ring_kernel, or 0 where it does not multiply such rows.
+static size_t ring_bytes_of(const gemv_job &j) {
+    switch (j.m[0].kind) {
+#define CASE(KIND, U)                                                                                                \
+    case KIND: return j.k % U::SPAN ? 0 : (size_t)RING_WARPS * U::RING * 2 * U::ROW;
+        CASE(TN_Q4_0 | SOA, unit_q4_0_soa)
+        CASE(TN_Q8_0 | SOA, unit_q8_0_soa)
+        CASE(TN_Q6_K | SOA, unit_q6_K_soa)
+        CASE(TN_Q4_K, unit_q4_K)
+        CASE(TN_Q5_K, unit_q5_K)
+#undef CASE
+    default: return 0;
+    }
+}
+// At least the static shared memory of gemv_mixed_kernel; half of a multiprocessor's shared memory.
+enum { MIXED_STATIC_BYTES = 10 << 10, TWO_PER_PROCESSOR = 113 << 10 };
+bool gemv_can_mix(const device_description &device, const gemv_job *jobs, int n, int columns) {
+    if (!device.bulk_copies || columns != 1 || n < 2 || n > GEMV_MAX_KINDS) return false;
+    for (int i = 0; i < n; i++) {
+        const size_t bytes = ring_bytes_of(jobs[i]) + (size_t)jobs[i].k / 4 * 5 + MIXED_STATIC_BYTES;
+        if (!ring_bytes_of(jobs[i]) || !jobs[i].in.q || jobs[i].experts.ids || jobs[i].finish != GEMV_STORE ||
+            bytes > device.shared_per_block)
+            return false;
+    }
+    return true;
+}
+tn_status gemv_compile_mixed(const compilation &c, const gemv_job *jobs, int n) {
+    mixed_job all = {};
+    size_t bytes = 0;
+    int64_t total = 0, weights[GEMV_MAX_KINDS];
+    bool early = c.device->programmatic_launch;
+    for (int i = 0; i < n; i++) {
+        gemv_job &j = all.parts[i];
+        j = jobs[i];
+        count_tiles(&j, 1);
+        j.in_shared = true;
+        early = early && may_start_early(c, j);
+        weights[i] = j.tiles * j.m[0].row_bytes;
+        total += weights[i];
+        const size_t now = ring_bytes_of(j) + shared_activation_bytes(j);
+        if (now > bytes) bytes = now;
+    }
+    const int most = (bytes + MIXED_STATIC_BYTES <= TWO_PER_PROCESSOR ? 2 : 1) * c.device->multiprocessors;
+    for (int i = 0; i < n; i++) {
+        const int share = (int)(weights[i] * most / total), tiles = all.parts[i].tiles;
+        all.first_block[i + 1] = all.first_block[i] + (share < 1 ? 1 : share < tiles ? share : tiles);
+    }
+    for (int i = n; i < GEMV_MAX_KINDS; i++) all.first_block[i + 1] = all.first_block[i];
+    launch_shape shape = {dim3((unsigned)all.first_block[n]), RING_WARPS * 32, bytes, true};
+    shape.early = early;
+    return add_kernel(c, KERNEL(gemv_mixed_kernel), shape, all);
 }
 
 // Any other weight kind: eight weights at a time, as floats.
@@ -448,6 +538,7 @@ gemv_family gemv_family_of(const device_description &device, const tn_tensor *t)
     case TN_Q4_0 | SOA:
     case TN_Q8_0 | SOA:
     case TN_Q6_K | SOA:
+    case TN_Q5_K:
     case TN_Q4_K: return t->params.mul_mat.precise ? GEMV_OTHER : GEMV_INT8;
     default: return GEMV_OTHER;
     }

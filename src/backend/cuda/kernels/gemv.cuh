@@ -9,13 +9,14 @@
 enum {
     GEMV_MAX_COLUMNS = 8, // with experts: tokens
     GEMV_MAX_USED = 1024, // experts that a token uses
+    GEMV_MAX_KINDS = 3,   // of weights in one launch
     GEMV_TILE = 32        // rows that a block computes: a group of activations that share a quantization scale
 };
 
 // How weights and activations are multiplied.
 enum gemv_family {
     GEMV_OTHER, // as floats, one matrix per launch, nothing fused
-    GEMV_INT8,  // int8 times int8: q4_0, q8_0, q4_K, q6_K
+    GEMV_INT8,  // int8 times int8: q4_0, q8_0, q4_K, q5_K, q6_K
     GEMV_HALF,  // f16 and bf16 times f32
 };
 
@@ -118,5 +119,8 @@ gemv_experts gemv_experts_of(const tn_tensor *t); // empty for a matmul without 
 tn_status gemv_prepare(const compilation &c, const tn_tensor *x, int64_t row_bytes, int64_t k, int columns,
                        const gemv_next &next);
 tn_status gemv_compile(const compilation &c, const gemv_job &job, int columns);
+// Matrices of several kinds with the same column, a job for each kind.
+bool gemv_can_mix(const device_description &device, const gemv_job *jobs, int n, int columns);
+tn_status gemv_compile_mixed(const compilation &c, const gemv_job *jobs, int n);
 
 #endif

@@ -156,6 +156,9 @@ struct unit_q4_K {
     __device__ void take_from(const char *block, int pair) {
         q[0] = *(const uint4 *)(block + 16 + 32 * pair);
         q[1] = *(const uint4 *)(block + 32 + 32 * pair);
+        take_head(block, pair);
+    }
+    __device__ void take_head(const char *block, int pair) {
         // head: d and dmin, then 12 bytes with 6 bits for each scale and minimum. Both sub-blocks are unpacked at
         // once. The first four sub-blocks have their scales in the low bits of y's bytes and their minima in those of
         // z. The last four have 4 bits in w's nibbles and 2 bits in the top of y and z.
@@ -184,6 +187,48 @@ struct unit_q4_K {
         short2 s0 = sums[2 * u], s1 = sums[2 * u + 1];
         return scale[2 * u] * (s[0] * (float)low - m[0] * (float)(s0.x + s0.y)) +
                scale[2 * u + 1] * (s[1] * (float)high - m[1] * (float)(s1.x + s1.y));
+    }
+};
+
+// As q4_K, with a fifth bit of each weight: bits 2p and 2p + 1 of the 32 bytes before the nibbles belong to the two
+// sub-blocks of pair p. Blocks have 176 bytes.
+struct unit_q5_K {
+    enum { SPAN = 64 * 32, ROW = SPAN / 256 * 176, RING = 2, GRAIN = 256, GROUP = 2 };
+    unit_q4_K low;
+    uint4 h[2];
+    int pair;
+    __device__ static bool covers(int step, int lane, int k) { return unit_q4_K::covers(step, lane, k); }
+    __device__ void load(const char *row, int step, int lane, int) { take(row + ROW * step, lane, SPAN); }
+    __device__ void take(const char *piece, int lane, int) {
+        const char *block = piece + 176 * (lane / 4);
+        pair = lane % 4;
+        low.take_head(block, pair);
+        low.q[0] = *(const uint4 *)(block + 48 + 32 * pair);
+        low.q[1] = *(const uint4 *)(block + 64 + 32 * pair);
+        h[0] = *(const uint4 *)(block + 16);
+        h[1] = *(const uint4 *)(block + 32);
+    }
+    // Adds the dot products of four weights of each sub-block.
+    __device__ static void dot_word(uint32_t q, uint32_t h, int a, int b, int *first, int *second) {
+        *first = dot4((q & 0x0f0f0f0f) | (h & 0x01010101) << 4, a, *first);
+        *second = dot4((q >> 4 & 0x0f0f0f0f) | (h & 0x02020202) << 3, b, *second);
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        const float *scale = in.scale + c * (k / 32);
+        const short2 *sums = in.sums + c * (k / 32);
+        int u = 32 * step + lane, first = 0, second = 0;
+        const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 64 * u);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int4 a = v[i], b = v[2 + i];
+            dot_word(low.q[i].x, h[i].x >> 2 * pair, a.x, b.x, &first, &second);
+            dot_word(low.q[i].y, h[i].y >> 2 * pair, a.y, b.y, &first, &second);
+            dot_word(low.q[i].z, h[i].z >> 2 * pair, a.z, b.z, &first, &second);
+            dot_word(low.q[i].w, h[i].w >> 2 * pair, a.w, b.w, &first, &second);
+        }
+        short2 s0 = sums[2 * u], s1 = sums[2 * u + 1];
+        return scale[2 * u] * (low.s[0] * (float)first - low.m[0] * (float)(s0.x + s0.y)) +
+               scale[2 * u + 1] * (low.s[1] * (float)second - low.m[1] * (float)(s1.x + s1.y));
     }
 };
 

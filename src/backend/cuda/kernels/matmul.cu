@@ -1,5 +1,6 @@
 // Matmul: up to 8 columns by GEMV (gemv.cu), more with cuBLASLt. Weights of block types are converted to f16 in
 // pieces.
+#include "backend/cuda/kernels/exact/exact.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
 #include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 #include "backend/cuda/kernels/weights.cuh"
@@ -64,22 +65,13 @@ static tn_status weights_to_half(const compilation &c, int type, const char *x, 
 
 // Converts activations, rows of f32 with any stride, to dense f16 or bf16, four per thread. f16 saturates instead of
 // overflowing.
-__device__ static float saturated(float v) { return v != v ? v : fminf(fmaxf(v, -65504.0f), 65504.0f); }
 __global__ static void narrow_kernel(const char *x, uint2 *y, int64_t row_bytes, int n0, bool bf16) {
+    grid_follow();
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (i >= n0) return;
     const float *from = (const float *)(x + (int64_t)blockIdx.y * row_bytes) + i;
     float4 v = (uintptr_t)from % 16 == 0 ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
-    uint2 out;
-    if (bf16) {
-        __nv_bfloat162 a = __floats2bfloat162_rn(v.x, v.y), b = __floats2bfloat162_rn(v.z, v.w);
-        out = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
-    } else {
-        __half2 a = __floats2half2_rn(saturated(v.x), saturated(v.y)),
-                b = __floats2half2_rn(saturated(v.z), saturated(v.w));
-        out = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
-    }
-    y[((int64_t)blockIdx.y * n0 + i) / 4] = out;
+    y[((int64_t)blockIdx.y * n0 + i) / 4] = make_uint2(tile_pair(v.x, v.y, bf16), tile_pair(v.z, v.w, bf16));
 }
 
 tn_status compile_narrow(const compilation &c, const tn_tensor *y, const char *data, int64_t row_bytes, int64_t k,
@@ -88,15 +80,16 @@ tn_status compile_narrow(const compilation &c, const tn_tensor *y, const char *d
     convert.converts = y;
     for (int64_t row = 0; row < rows; row += MOST_ROWS) {
         dim3 grid(blocks_for(k / 4, 256), (unsigned)(rows - row < MOST_ROWS ? rows - row : MOST_ROWS));
-        TN_TRY(add_ordered(convert, KERNEL(narrow_kernel), grid, 256, 0, data + row * row_bytes,
-                           (uint2 *)to + row * k / 4, row_bytes, (int)k, type == TN_BF16));
+        TN_TRY(add_early(convert, KERNEL(narrow_kernel), grid, 256, 0, data + row * row_bytes,
+                         (uint2 *)to + row * k / 4, row_bytes, (int)k, type == TN_BF16));
     }
     return TN_OK;
 }
 
 // One matrix of x with the matching rows of y.
 static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const char *xd, const tn_tensor *y,
-                                const char *yd, float *out, int64_t out_row) {
+                                const char *yd, float *out, int64_t out_row, const float *residual = NULL,
+                                int64_t residual_row = 0) {
     int type = blas_type(x);
     int64_t k = x->ne[0], m = x->ne[1], n = y->ne[1], y_row = (int64_t)y->nb[1];
     char *scratch = c.scratch + BLAS_WORKSPACE;
@@ -108,6 +101,8 @@ static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const 
     p.ldb = y_row / 4;
     p.c = out;
     p.ldc = out_row;
+    p.residual = residual;
+    p.ldr = residual_row;
     p.m = m;
     p.n = n;
     p.k = k;
@@ -136,10 +131,27 @@ static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const 
         p.a = scratch;
         p.lda = k;
         p.c = out + row;
+        p.residual = residual ? residual + row : NULL;
         p.m = rows;
         TN_TRY(add_matmul(c, p));
     }
     return TN_OK;
+}
+
+bool blas_takes(const device_description &d, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    return !matmul_is_repeatable(t) && !gemv_supports(d, t) && !tiles_support(d, t) && x->ne[2] == 1 &&
+           x->ne[3] == 1 && y->ne[2] == 1 && y->ne[3] == 1;
+}
+tn_status compile_blas_add(const compilation &c, const tn_tensor *t, const float *residual, int64_t residual_row,
+                           float *out, int64_t out_row) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    return compile_matrix(c, x, device_layout_of(x).data, y, (const char *)y->data, out, out_row, residual,
+                          residual_row);
+}
+void *blas_activations(const compilation &c, const tn_tensor *t, int *type) {
+    *type = blas_type(t->src[0]);
+    return *type == TN_F32 ? NULL : c.scratch + BLAS_WORKSPACE;
 }
 
 // ---- Repeatable, as floats ----

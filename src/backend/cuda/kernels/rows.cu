@@ -1,5 +1,6 @@
 // Ops over rows: norms, soft-max, RoPE, reading and writing rows by index, reductions.
 #include "backend/cuda/kernels/common.cuh"
+#include "backend/cuda/kernels/exact/narrow.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
 // ---- Norms ----
@@ -43,7 +44,7 @@ __global__ static void norm_kernel(const char *x, char *y, const char *w, const 
 // registers.
 enum { WIDE_THREADS = 256, WIDE_MOST = 16 };
 __global__ static void __launch_bounds__(WIDE_THREADS)
-    wide_rms_kernel(const float4 *x, const float4 *w, float4 *y, int n4, float eps) {
+    wide_rms_kernel(const float4 *x, const float4 *w, float4 *y, int n4, float eps, narrow_rows narrow) {
     grid_follow();
     __shared__ float shared[32];
     const float4 *from = x + (int64_t)blockIdx.x * n4;
@@ -62,21 +63,81 @@ __global__ static void __launch_bounds__(WIDE_THREADS)
         int i = threadIdx.x + k * WIDE_THREADS;
         if (i >= n4) break;
         float4 g = w[i];
-        y[(int64_t)blockIdx.x * n4 + i] =
-            make_float4(v[k].x * scale * g.x, v[k].y * scale * g.y, v[k].z * scale * g.z, v[k].w * scale * g.w);
+        g = make_float4(v[k].x * scale * g.x, v[k].y * scale * g.y, v[k].z * scale * g.z, v[k].w * scale * g.w);
+        y[(int64_t)blockIdx.x * n4 + i] = g;
+        if (narrow.to) store_narrow(narrow, blockIdx.x, 4 * i, g);
     }
+    const int zeros = 4 * (n4 + (int)threadIdx.x); // to the end of a tile
+    if (narrow.to && zeros < narrow.columns) store_narrow(narrow, blockIdx.x, zeros, make_float4(0, 0, 0, 0));
+}
+
+// Repeatable RMS norm with one row of weights: adds in the order of exact.cuh, as the persistent decode kernel does.
+__global__ static void __launch_bounds__(EXACT_NORM_THREADS)
+    exact_rms_kernel(const char *x, const float *w, char *y, shape4 xs, shape4 ys, float eps, narrow_rows narrow) {
+    grid_follow();
+    __shared__ float of_warps[EXACT_NORM_WARPS];
+    const int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2],
+                  i3 = row / xs.ne[1] / xs.ne[2];
+    const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
+    float *to = (float *)(y + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
+    const int n = (int)xs.ne[0], lane = threadIdx.x % 32;
+    const bool wide = (uintptr_t)from % 16 == 0 && (uintptr_t)to % 16 == 0 && (uintptr_t)w % 16 == 0;
+    auto eight = [&](const float *at, float(&v)[8]) {
+        if (wide) {
+            const float4 a = *(const float4 *)at, b = *(const float4 *)(at + 4);
+            v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        } else {
+            for (int e = 0; e < 8; e++) v[e] = at[e];
+        }
+    };
+    float sum = 0, v[8];
+    for (int at = 8 * (int)threadIdx.x; at < n; at += EXACT_NORM_ROUND) {
+        eight(from + at, v);
+        sum = add_squares(sum, v);
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x < EXACT_NORM_WARPS) of_warps[threadIdx.x] = 0;
+    __syncthreads();
+    if (lane == 0) of_warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    const float scale = exact_rms_scale(of_warps, n, eps);
+    for (int at = 8 * (int)threadIdx.x; at < n; at += EXACT_NORM_ROUND) {
+        float g[8];
+        eight(from + at, v);
+        eight(w + at, g);
+        for (int e = 0; e < 8; e++) v[e] = exact_normalized(v[e], scale, g[e]);
+        if (wide) {
+            *(float4 *)(to + at) = make_float4(v[0], v[1], v[2], v[3]);
+            *(float4 *)(to + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
+        } else {
+            for (int e = 0; e < 8; e++) to[at + e] = v[e];
+        }
+        if (!narrow.to) continue;
+        store_narrow(narrow, row, at, make_float4(v[0], v[1], v[2], v[3]));
+        store_narrow(narrow, row, at + 4, make_float4(v[4], v[5], v[6], v[7]));
+    }
+    const int zeros = n + 4 * (int)threadIdx.x; // to the end of a tile
+    if (narrow.to && zeros < narrow.columns) store_narrow(narrow, row, zeros, make_float4(0, 0, 0, 0));
 }
 
 tn_status compile_norm(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *w = t->src[1], *b = t->src[2];
     // A repeatable norm always uses the same kernel: whether rows are contiguous can depend on their number.
+    if (t->op == TN_OP_RMS_NORM && (t->flags & TN_FLAG_REPEATABLE) && w && !b && w->nb[0] == 4 && tn_nrows(w) == 1 &&
+        w->ne[0] == x->ne[0] && x->ne[0] % 8 == 0) {
+        const int64_t warps = (x->ne[0] / 8 + 31) / 32;
+        return add_early(c, KERNEL(exact_rms_kernel), dim3((unsigned)tn_nrows(x)),
+                         32 * (unsigned)(warps < EXACT_NORM_WARPS ? warps : EXACT_NORM_WARPS), 0,
+                         (const char *)x->data, (const float *)w->data, (char *)t->data, shape4_of(x), shape4_of(t),
+                         t->params.norm.eps, narrow_rows_of(c, x->ne[0]));
+    }
     if (t->op == TN_OP_RMS_NORM && !(t->flags & TN_FLAG_REPEATABLE) && w && !b && tn_is_contiguous(x) &&
         tn_is_contiguous(t) && tn_is_contiguous(w) && tn_nrows(w) == 1 && x->ne[0] % 4 == 0 && x->ne[0] >= 1024 &&
         x->ne[0] <= 4 * WIDE_THREADS * WIDE_MOST && (uintptr_t)x->data % 16 == 0 && (uintptr_t)t->data % 16 == 0 &&
         (uintptr_t)w->data % 16 == 0) {
         return add_early(c, KERNEL(wide_rms_kernel), dim3((unsigned)tn_nrows(x)), WIDE_THREADS, 0,
                          (const float4 *)x->data, (const float4 *)w->data, (float4 *)t->data, (int)(x->ne[0] / 4),
-                         t->params.norm.eps);
+                         t->params.norm.eps, narrow_rows_of(c, x->ne[0]));
     }
     int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 1024 ? 256 : x->ne[0] >= 256 ? 128 : 32;
     int kind = t->op == TN_OP_NORM ? 0 : t->op == TN_OP_RMS_NORM ? 1 : 2;
@@ -163,7 +224,6 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
             store_float(to + k * size, type, load_as_float(from + k * size, type));
         return;
     }
-    // Angles are computed in double and reduced to one turn: with large positions a float would lose the fraction.
     double theta;
     if (j.p.mode == TN_ROPE_MULTI || j.p.mode == TN_ROPE_VISION) {
         int total = j.p.sections[0] + j.p.sections[1] + j.p.sections[2] + j.p.sections[3], at = pair % total,
@@ -172,28 +232,16 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
         int power = j.p.mode == TN_ROPE_VISION ? at - start : pair;
         theta = (double)pos[i2 + j.xs.ne[2] * section] * pow((double)j.p.base, -2.0 * power / j.p.dims);
     } else {
-        theta = (double)pos[i2] * pow((double)j.p.base, -2.0 * pair / j.p.dims);
+        theta = exact_theta(pos[i2], j.p.base, pair, j.p.dims);
     }
-    if (factors) theta /= factors[pair];
-    double scaled = j.p.freq_scale * theta, angle = scaled;
-    float magnitude = j.p.attn_factor;
-    if (j.p.ext_factor != 0) {
-        double ramp =
-            1 - fmin(1.0, fmax(0.0, (pair - (double)j.corr_low) / fmax(0.001, (double)j.corr_high - j.corr_low)));
-        double blend = ramp * j.p.ext_factor;
-        angle = scaled * (1 - blend) + theta * blend;
-        magnitude *= 1 + 0.1f * logf(1 / j.p.freq_scale);
-    }
-    float s, c;
-    sincosf((float)(angle - 6.283185307179586476925 * rint(angle / 6.283185307179586476925)), &s, &c);
-    c *= magnitude;
-    s *= magnitude;
-    if (j.p.reverse) s = -s;
+    float2 turn = exact_pair_turn(theta, pair, factors,
+                                  {j.p.freq_scale, j.p.ext_factor, j.p.attn_factor, j.corr_low, j.corr_high});
+    if (j.p.reverse) turn.y = -turn.y;
     int a = j.p.mode == TN_ROPE_NORMAL ? 2 * pair : pair,
         b = j.p.mode == TN_ROPE_NORMAL ? 2 * pair + 1 : pair + dims / 2;
     float u = load_as_float(from + a * size, type), v = load_as_float(from + b * size, type);
-    store_float(to + a * size, type, u * c - v * s);
-    store_float(to + b * size, type, u * s + v * c);
+    store_float(to + a * size, type, exact_rotated_first(u, v, turn));
+    store_float(to + b * size, type, exact_rotated_second(u, v, turn));
 }
 
 // ---- Hadamard ----

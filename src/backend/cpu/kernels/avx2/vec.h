@@ -21,6 +21,8 @@ TN__VEC vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 TN__VEC vf vf_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, first_lanes(n)); } /* rest: zero */
 TN__VEC void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
 TN__VEC void vf_store_n(float *p, vf v, int64_t n) { _mm256_maskstore_ps(p, first_lanes(n), v); }
+TN__VEC void vf_stream(float *p, vf v) { _mm256_stream_ps(p, v); } /* past the caches, to an aligned address */
+TN__VEC void vf_stream_end(void) { _mm_sfence(); }
 TN__VEC vf vf_set1(float x) { return _mm256_set1_ps(x); }
 TN__VEC vf vf_zero(void) { return _mm256_setzero_ps(); }
 TN__VEC vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }

@@ -59,6 +59,22 @@ TN__INLINE float total(const sums *s, bool per16) {
     return _mm512_reduce_add_ps(_mm512_add_ps(s->even, s->odd)) - less;
 }
 
+/* The blocks of a row after its last whole chunk. Absent blocks have no scale and contribute nothing. They are read
+ * in the following rows where the matrix has those: a copy would have to wait for its own stores. */
+TN__INLINE void load_rest(const tn__matmul_job *job, int64_t row, const uint8_t *w, const int bytes, int64_t rest,
+                          const bool per16, void (*load)(const uint8_t *, tn__regs *), tn__regs *r) {
+    const size_t present = (size_t)(bytes * rest / TN__CHUNK);
+    if (!per16 && (size_t)bytes - present <= (size_t)(job->m - 1 - row) * job->w_stride) {
+        const unsigned blocks = (1u << (rest / 32)) - 1;
+        load(w, r);
+        r->scale = _mm512_maskz_mov_ps((__mmask16)(blocks | blocks << 8), r->scale);
+        return;
+    }
+    uint8_t padded[512] = {0};
+    memcpy(padded, w, present);
+    load(padded, r);
+}
+
 #define GEMV_OF(NAME, name, bytes, per16, offset)                                                                    \
     TN__INLINE void columns_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {              \
         const uint8_t *w = (const uint8_t *)job->w + (size_t)row * job->w_stride;                                    \
@@ -71,10 +87,8 @@ TN__INLINE float total(const sums *s, bool per16) {
             load_##name(w, &r);                                                                                      \
             for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, c, j + q), per16, &s[q]);                   \
         }                                                                                                            \
-        if (rest) { /* absent blocks are zero: no scale, no contribution */                                          \
-            uint8_t padded[bytes] = {0};                                                                             \
-            memcpy(padded, w, (size_t)(bytes * rest / TN__CHUNK));                                                   \
-            load_##name(padded, &r);                                                                                 \
+        if (rest) {                                                                                                  \
+            load_rest(job, row, w, bytes, rest, per16, load_##name, &r);                                             \
             for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, whole, j + q), per16, &s[q]);               \
         }                                                                                                            \
         for (int q = 0; q < cols; q++) tn__out_row(job, j + q)[row] = total(&s[q], per16);                           \

@@ -1,5 +1,6 @@
 /* Recurrent layers in plain C: the reference for all other levels. Sums use double. */
 #include <math.h>
+#include <string.h>
 
 #include "backend/cpu/kernels/shared.h"
 
@@ -41,6 +42,7 @@ static float linear_column(const tn__linear_job *job, const float *q, const floa
     return (float)(job->scale * out);
 }
 static void linear_attention(const tn__linear_job *job) {
+    if (job->from != job->state) memcpy(job->state, job->from, (size_t)(job->dv * job->dk) * sizeof(float));
     for (int64_t t = 0; t < job->n; t++) {
         const int32_t token = job->tokens[t];
         const float *v = row_of(job->v, job->v_token, token);

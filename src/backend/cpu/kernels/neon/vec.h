@@ -31,6 +31,8 @@ TN__VEC void vf_store_n(float *p, vf v, int64_t n) {
     vst1q_f32(lanes, v);
     for (int64_t i = 0; i < n; i++) p[i] = lanes[i];
 }
+TN__VEC void vf_stream(float *p, vf v) { vst1q_f32(p, v); }
+TN__VEC void vf_stream_end(void) {}
 TN__VEC vf vf_set1(float x) { return vdupq_n_f32(x); }
 TN__VEC vf vf_zero(void) { return vdupq_n_f32(0); }
 TN__VEC vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }

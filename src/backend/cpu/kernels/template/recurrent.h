@@ -117,29 +117,32 @@ typedef enum sums_kind { SUMS_NONE, SUMS_K_Q, SUMS_Q, SUMS_Q_BEFORE } sums_kind;
 typedef struct linear_pass {
     bool update, channels;
     sums_kind sums;
+    bool stream; /* the state is stored past the caches, which it would leave before the next token anyhow */
 } linear_pass;
 
-/* The part [i, i+n) of columns; everything but i is constant in the loops around it. */
-TN__VEC void pass_part(float *state, int64_t dk, int64_t i, int64_t n, int columns, linear_pass p,
+/* The part [i, i+n) of columns, read in `from`; everything but i is constant in the loops around it. */
+TN__VEC void pass_part(const float *from, float *state, int64_t dk, int64_t i, int64_t n, int columns, linear_pass p,
                        const linear_token *t, const linear_token *s, const vf *added, vf *sum_k, vf *sum_q) {
     const vf decay = !p.update ? vf_zero() : p.channels ? load_some(t->decay + i, n) : vf_set1(t->factor);
     const vf k = p.update ? load_some(t->k + i, n) : vf_zero();
     const vf next_k = p.sums == SUMS_K_Q ? load_some(s->sum_k + i, n) : vf_zero();
     const vf q = p.sums != SUMS_NONE ? load_some(s->sum_q + i, n) : vf_zero();
     for (int c = 0; c < columns; c++) {
-        float *at = state + c * dk + i;
-        vf x = load_some(at, n);
+        vf x = load_some(from + c * dk + i, n);
         if (p.sums == SUMS_Q_BEFORE) sum_q[c] = vf_fma(x, q, sum_q[c]);
         if (p.update) {
             x = vf_fma(k, added[c], vf_mul(x, decay));
-            store_some(at, x, n);
+            if (p.stream)
+                vf_stream(state + c * dk + i, x);
+            else
+                store_some(state + c * dk + i, x, n);
         }
         if (p.sums == SUMS_K_Q) sum_k[c] = vf_fma(x, next_k, sum_k[c]);
         if (p.sums == SUMS_K_Q || p.sums == SUMS_Q) sum_q[c] = vf_fma(x, q, sum_q[c]);
     }
 }
-TN__VEC void pass_columns(float *state, int64_t dk, int columns, linear_pass p, const linear_token *t,
-                          const linear_token *s, const float *added, vf *sum_k, vf *sum_q) {
+TN__VEC void pass_columns(const float *from, float *state, int64_t dk, int columns, linear_pass p,
+                          const linear_token *t, const linear_token *s, const float *added, vf *sum_k, vf *sum_q) {
     vf adds[SUB_COLUMNS], ks[SUB_COLUMNS], qs[SUB_COLUMNS];
     const linear_token update = p.update ? *t : *s, sums = p.sums != SUMS_NONE ? *s : *t;
     int64_t i = 0;
@@ -147,28 +150,30 @@ TN__VEC void pass_columns(float *state, int64_t dk, int columns, linear_pass p, 
         ks[c] = qs[c] = vf_zero();
         adds[c] = p.update ? vf_set1(added[c]) : vf_zero();
     }
-    for (; i + VL <= dk; i += VL) pass_part(state, dk, i, VL, columns, p, &update, &sums, adds, ks, qs);
-    if (i < dk) pass_part(state, dk, i, dk - i, columns, p, &update, &sums, adds, ks, qs);
+    for (; i + VL <= dk; i += VL) pass_part(from, state, dk, i, VL, columns, p, &update, &sums, adds, ks, qs);
+    if (i < dk) pass_part(from, state, dk, i, dk - i, columns, p, &update, &sums, adds, ks, qs);
     for (int c = 0; c < columns; c++) {
         if (p.sums == SUMS_K_Q) sum_k[c] = ks[c];
         if (p.sums != SUMS_NONE) sum_q[c] = qs[c];
     }
 }
 /* All of up to VL columns, four at a time. */
-TN__VEC void pass_group(float *state, int64_t dk, int columns, linear_pass p, const linear_token *t,
-                        const linear_token *s, const float *added, vf *sum_k, vf *sum_q) {
+TN__VEC void pass_group(const float *from, float *state, int64_t dk, int columns, linear_pass p,
+                        const linear_token *t, const linear_token *s, const float *added, vf *sum_k, vf *sum_q) {
     int c = 0;
     for (; c + SUB_COLUMNS <= columns; c += SUB_COLUMNS)
-        pass_columns(state + c * dk, dk, SUB_COLUMNS, p, t, s, added + c, sum_k + c, sum_q + c);
-    for (; c < columns; c++) pass_columns(state + c * dk, dk, 1, p, t, s, added + c, sum_k + c, sum_q + c);
+        pass_columns(from + c * dk, state + c * dk, dk, SUB_COLUMNS, p, t, s, added + c, sum_k + c, sum_q + c);
+    for (; c < columns; c++)
+        pass_columns(from + c * dk, state + c * dk, dk, 1, p, t, s, added + c, sum_k + c, sum_q + c);
 }
 
-TN__VEC void delta_group(float *state, int64_t dk, int64_t first, int columns, const linear_token *tokens, int64_t n,
-                         float scale, bool channels) {
+TN__VEC void delta_group(const float *from, float *state, int64_t dk, int64_t first, int columns,
+                         const linear_token *tokens, int64_t n, float scale, bool channels, bool stream) {
     vf sum_k[VL], sum_q[VL];
     float added[VL];
     for (int c = 0; c < VL; c++) sum_k[c] = sum_q[c] = vf_zero();
-    pass_group(state, dk, columns, (linear_pass){false, channels, SUMS_K_Q}, tokens, tokens, added, sum_k, sum_q);
+    pass_group(from, state, dk, columns, (linear_pass){false, channels, SUMS_K_Q, false}, tokens, tokens, added,
+               sum_k, sum_q);
     for (int64_t t = 0; t < n; t++) {
         const linear_token *at = &tokens[t];
         vf predicted = vf_mul(vf_sums(sum_k), vf_set1(at->sum_factor));
@@ -177,14 +182,18 @@ TN__VEC void delta_group(float *state, int64_t dk, int64_t first, int columns, c
         vf_store(added, v);
         store_some(at->out + first, vf_mul(vf_set1(scale), vf_fma(v, vf_set1(at->self), seen)), columns);
         if (t + 1 < n)
-            pass_group(state, dk, columns, (linear_pass){true, channels, SUMS_K_Q}, at, at + 1, added, sum_k, sum_q);
+            pass_group(from, state, dk, columns, (linear_pass){true, channels, SUMS_K_Q, false}, at, at + 1, added,
+                       sum_k, sum_q);
         else
-            pass_group(state, dk, columns, (linear_pass){true, channels, SUMS_NONE}, at, at, added, sum_k, sum_q);
+            pass_group(from, state, dk, columns, (linear_pass){true, channels, SUMS_NONE, stream}, at, at, added,
+                       sum_k, sum_q);
+        from = state;
     }
 }
 
-TN__VEC void plain_group(float *state, int64_t dk, int64_t first, int columns, const linear_token *tokens, int64_t n,
-                         float scale, bool channels, sums_kind sums) {
+TN__VEC void plain_group(const float *from, float *state, int64_t dk, int64_t first, int columns,
+                         const linear_token *tokens, int64_t n, float scale, bool channels, sums_kind sums,
+                         bool stream) {
     vf sum_k[VL], sum_q[VL];
     float added[VL];
     for (int c = 0; c < VL; c++) sum_k[c] = sum_q[c] = vf_zero();
@@ -192,45 +201,49 @@ TN__VEC void plain_group(float *state, int64_t dk, int64_t first, int columns, c
         const linear_token *at = &tokens[t];
         vf v = vf_mul(vf_set1(at->beta), load_some(at->v + first, columns));
         vf_store(added, v);
-        pass_group(state, dk, columns, (linear_pass){true, channels, sums}, at, at, added, sum_k, sum_q);
+        pass_group(from, state, dk, columns, (linear_pass){true, channels, sums, stream}, at, at, added, sum_k,
+                   sum_q);
+        from = state;
         vf seen = vf_sums(sum_q);
         if (sums == SUMS_Q_BEFORE) seen = vf_fma(v, vf_set1(at->self), seen);
         store_some(at->out + first, vf_mul(vf_set1(scale), seen), columns);
     }
 }
 
-static void delta_attention(const tn__linear_job *job, const linear_token *tokens) {
-    for (int64_t j = 0; j < job->dv; j += VL) {
-        const int columns = (int)(job->dv - j < VL ? job->dv - j : VL);
-        float *state = job->state + j * job->dk;
-        if (job->channels)
-            delta_group(state, job->dk, j, columns, tokens, job->n, job->scale, true);
-        else
-            delta_group(state, job->dk, j, columns, tokens, job->n, job->scale, false);
-    }
+/* Whether a single token takes the state from one row to another: in aligned vectors, past the caches. */
+static bool streams(const tn__linear_job *job) {
+    return job->n == 1 && job->from != job->state && job->dk % VL == 0 &&
+           (uintptr_t)job->state % (VL * sizeof(float)) == 0;
 }
-static void plain_attention(const tn__linear_job *job, const linear_token *tokens) {
-    for (int64_t j = 0; j < job->dv; j += VL) {
-        const int columns = (int)(job->dv - j < VL ? job->dv - j : VL);
-        float *state = job->state + j * job->dk;
-        if (job->u && job->channels)
-            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, true, SUMS_Q_BEFORE);
-        else if (job->u)
-            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, false, SUMS_Q_BEFORE);
-        else if (job->channels)
-            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, true, SUMS_Q);
-        else
-            plain_group(state, job->dk, j, columns, tokens, job->n, job->scale, false, SUMS_Q);
-    }
+
+TN__VEC void linear_group(const tn__linear_job *job, int64_t j, const linear_token *tokens, bool channels,
+                          bool stream) {
+    const int columns = (int)(job->dv - j < VL ? job->dv - j : VL);
+    const float *from = job->from + j * job->dk;
+    float *state = job->state + j * job->dk;
+    if (job->delta)
+        delta_group(from, state, job->dk, j, columns, tokens, job->n, job->scale, channels, stream);
+    else if (job->u)
+        plain_group(from, state, job->dk, j, columns, tokens, job->n, job->scale, channels, SUMS_Q_BEFORE, stream);
+    else
+        plain_group(from, state, job->dk, j, columns, tokens, job->n, job->scale, channels, SUMS_Q, stream);
 }
 
 static void linear_attention(const tn__linear_job *job) {
     linear_token tokens[TN__TOKEN_BLOCK];
+    const bool stream = streams(job);
     for (int64_t t = 0; t < job->n; t++) prepare_token(job, t, job->scratch + t * TOKEN_ROWS * job->dk, &tokens[t]);
-    if (job->delta)
-        delta_attention(job, tokens);
-    else
-        plain_attention(job, tokens);
+    for (int64_t j = 0; j < job->dv; j += VL) {
+        if (job->channels && stream)
+            linear_group(job, j, tokens, true, true);
+        else if (job->channels)
+            linear_group(job, j, tokens, true, false);
+        else if (stream)
+            linear_group(job, j, tokens, false, true);
+        else
+            linear_group(job, j, tokens, false, false);
+    }
+    if (stream) vf_stream_end();
 }
 
 /* ---- Selective scan ---- */

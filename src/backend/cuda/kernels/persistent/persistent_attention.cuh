@@ -158,28 +158,34 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
     // A lane has the scores of one head with two cells, and of v a few dimensions of all cells of the tile.
     int head = lane / 4, pair = lane % 4 * 2;
     float acc[GROUP][DIMS] = {}, max_score = -INFINITY, weight_sum = 0;
-    bool input_done = false;
-#pragma unroll 1
-    for (int tile = begin + warp * TILE_CELLS;; tile += WARPS * TILE_CELLS) {
-        // The tile is in one run: pages are multiples of TILE_CELLS. Visible cells as bits. Invisible cells of a
-        // visible tile are read from its last cell, an invisible tile from cell 0.
+    // A tile of cells in registers. It is in one run: pages are multiples of TILE_CELLS. Visible cells as bits.
+    // Invisible cells of a visible tile are read from its last cell, an invisible tile from cell 0. Keys are loaded
+    // as soon as those of the tile before were multiplied, and values likewise, so that a warp always has loads in
+    // flight.
+    unsigned visible_cells = 0;
+    int cell0 = 0, last = 0;
+    uint4 k[SIZE / 32];
+    uint32_t v[TILE_CELLS][DIMS / 2];
+    auto find_tile = [&](int tile, unsigned &visible, int &first, int &end) {
         int index = tile >> j.page_shift, in_view = index - (begin >> j.page_shift),
             offset = tile & (int)((1u << j.page_shift) - 1);
         tn_page_run run = {0, 0, 0, 1};
         if (tile < stop) run = in_view < VIEW_RUNS ? view.runs[in_view] : run_of(j, view.query.seq, index);
         int mine = offset + lane % TILE_CELLS, position = run_position(run, mine);
-        unsigned visible_cells =
-            __ballot_sync(0xffffffffu, mine < run.count && position >= sees.low && position <= sees.high);
-        int cell0 = visible_cells ? run.cell + offset : 0, last = visible_cells ? run.count - offset - 1 : 0;
-        uint4 k[SIZE / 32];
-        uint32_t v[TILE_CELLS][DIMS / 2];
-        const char *at = j.k + kv * j.k1 + (int64_t)(cell0 + min(lane / 4, last)) * j.k2 + 16 * (lane % 4);
+        visible = __ballot_sync(0xffffffffu, mine < run.count && position >= sees.low && position <= sees.high);
+        first = visible ? run.cell + offset : 0;
+        end = visible ? run.count - offset - 1 : 0;
+    };
+    auto load_keys = [&](int first, int end) {
+        const char *at = j.k + kv * j.k1 + (int64_t)(first + min(lane / 4, end)) * j.k2 + 16 * (lane % 4);
 #pragma unroll
         for (int i = 0; i < SIZE / 32; i++) k[i] = *(const uint4 *)(at + 64 * i);
-        at = j.v + kv * j.v1 + 2 * DIMS * lane;
+    };
+    auto load_values = [&](int first, int end) {
+        const char *at = j.v + kv * j.v1 + 2 * DIMS * lane;
 #pragma unroll
         for (int c = 0; c < TILE_CELLS; c++) {
-            const char *from = at + (int64_t)(cell0 + min(c, last)) * j.v2;
+            const char *from = at + (int64_t)(first + min(c, end)) * j.v2;
             if (DIMS == 4) {
                 uint2 raw = *(const uint2 *)from;
                 v[c][0] = raw.x;
@@ -188,7 +194,13 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
                 v[c][0] = *(const uint32_t *)from;
             }
         }
-
+    };
+    bool input_done = false;
+    find_tile(begin + warp * TILE_CELLS, visible_cells, cell0, last);
+    load_keys(cell0, last);
+    load_values(cell0, last);
+#pragma unroll 1
+    for (int tile = begin + warp * TILE_CELLS;; tile += WARPS * TILE_CELLS) {
         if (!input_done) {
             input_done = true;
             if (!early) {
@@ -232,6 +244,13 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
         for (int i = 0; i < SIZE / 32; i++) {
             add_scores(s, m.q[2 * i][lane], k[i].x, k[i].y);
             add_scores(s, m.q[2 * i + 1][lane], k[i].z, k[i].w);
+        }
+        const bool ends = tile + WARPS * TILE_CELLS >= stop;
+        unsigned next_visible = 0;
+        int next_cell0 = 0, next_last = 0;
+        if (!ends) {
+            find_tile(tile + WARPS * TILE_CELLS, next_visible, next_cell0, next_last);
+            load_keys(next_cell0, next_last);
         }
         float a = visible_cells >> pair & 1 ? (s[0] + s[2]) * j.p.scale : -INFINITY,
               b = visible_cells >> (pair + 1) & 1 ? (s[1] + s[3]) * j.p.scale : -INFINITY;
@@ -278,7 +297,11 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
             }
         }
         __syncwarp();
-        if (tile + WARPS * TILE_CELLS >= stop) break;
+        if (ends) break;
+        load_values(next_cell0, next_last);
+        visible_cells = next_visible;
+        cell0 = next_cell0;
+        last = next_last;
     }
     weight_sum += __shfl_xor_sync(0xffffffffu, weight_sum, 1);
     weight_sum += __shfl_xor_sync(0xffffffffu, weight_sum, 2);

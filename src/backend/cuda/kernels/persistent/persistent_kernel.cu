@@ -88,6 +88,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     if (lane == 0) fetch_weights(fetches[warp], 0, window, min(n, (int)LOOKAHEAD) - 1, ring, full[warp]);
     __syncwarp();
     grid_wait();
+    if (n <= FEW_STEPS) grid_next();
     const unsigned first_epoch = *(volatile unsigned *)epoch;
     for (;;) {
         int step = progress[warp].step;
@@ -122,7 +123,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
         if (lane == 0) progress[warp].step++;
         __syncwarp();
     }
-    grid_next(); // not sooner: waiting blocks of the next kernel would occupy resources
+    if (n > FEW_STEPS) grid_next(); // not sooner: waiting blocks of the next kernel would occupy resources
     // The last block to finish resets the counters for the next launch.
     if (threadIdx.x == 0 && atomicInc(counters + 32, gridDim.x - 1) == gridDim.x - 1) {
         counters[0] = 0;

@@ -24,6 +24,7 @@ enum {
     // warps may not have finished, and the one being loaded.
     STEP_WINDOW = 8,
     LOOKAHEAD = STEP_WINDOW - 3,
+    FEW_STEPS = 4,                  // launches of at most so many let the next kernel start while they run
     STATIC_SHARED_BYTES = 11 << 10, // upper bound of the kernel's static shared memory
     MAX_GROUPS = 1 << 22,           // times the number of blocks it must fit 32 bits
 };

@@ -2,6 +2,7 @@
 // converting activations.
 #include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 
+#include "backend/cuda/kernels/exact/exact.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
@@ -9,7 +10,6 @@
 
 // ---- Activations ----
 
-__device__ static float saturated_half(float v) { return v != v ? v : fminf(fmaxf(v, -65504.0f), 65504.0f); }
 // Converts rows of f32 with any stride to f16 or bf16, four elements per thread. Of each 32 elements, those of thread
 // t (tile_weights.cuh) are 8t to 8t + 7; tensor cores expect elements 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 from it.
 // The four elements 8t + 4s to 8t + 4s + 3 become these of step s, the even ones first. Behind k elements follow
@@ -23,21 +23,10 @@ __global__ static void narrow_tiles_kernel(const char *x, char *y, int64_t row_b
     float4 v = make_float4(0, 0, 0, 0);
     if (i < k)
         v = (uintptr_t)from % 16 == 0 ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
-    uint32_t even, odd;
-    if (bf16) {
-        __nv_bfloat162 a = __floats2bfloat162_rn(v.x, v.z), b = __floats2bfloat162_rn(v.y, v.w);
-        even = *(uint32_t *)&a;
-        odd = *(uint32_t *)&b;
-    } else {
-        __half2 a = __floats2half2_rn(saturated_half(v.x), saturated_half(v.z)),
-                b = __floats2half2_rn(saturated_half(v.y), saturated_half(v.w));
-        even = *(uint32_t *)&a;
-        odd = *(uint32_t *)&b;
-    }
     const int t = i % 32 / 8, s = i % 8 / 4;
     uint32_t *to = (uint32_t *)(y + (int64_t)blockIdx.y * y_row + 2 * (i / 32 * 32 + 16 * s + 2 * t));
-    to[0] = even;
-    to[4] = odd;
+    to[0] = tile_pair(v.x, v.z, bf16);
+    to[4] = tile_pair(v.y, v.w, bf16);
 }
 
 tn_status compile_narrow_tiles(const compilation &c, const tn_tensor *y, const char *data, int64_t row_bytes,

@@ -1,0 +1,11 @@
+# The MPI transport: libtenon_net-mpi.so, built where an MPI compiler is found and left out elsewhere.
+find_package(MPI QUIET COMPONENTS C)
+if(NOT MPI_C_FOUND OR TENON_SANITIZE)
+  message(STATUS "MPI transport: left out (no MPI compiler, or a sanitizer build)")
+  return()
+endif()
+file(GLOB mpi_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/net/mpi/*.c)
+add_library(tenon_net_mpi MODULE ${mpi_sources})
+set_target_properties(tenon_net_mpi PROPERTIES OUTPUT_NAME tenon_net-mpi PREFIX lib)
+target_include_directories(tenon_net_mpi PRIVATE include)
+target_link_libraries(tenon_net_mpi PRIVATE tenon_flags tenon MPI::MPI_C)

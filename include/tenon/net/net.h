@@ -1,0 +1,67 @@
+/* Ranks: processes or threads that compute one model together, and the transport between them.
+ *
+ * Collectives are called by all ranks in the same order. They wait for the others, at most for the timeout of the
+ * transport. After the first failure the transport is broken: every later call on every rank returns that failure, so
+ * that all ranks end. Nothing grows after a transport was opened. A rank's transport belongs to one thread at a time.
+ * docs/distributed.md describes the design. */
+#ifndef TENON_NET_NET_H
+#define TENON_NET_NET_H
+
+#include "tenon/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TN_NET_RANKS_MOST = 64 };
+
+typedef struct tn_net tn_net;
+
+typedef struct tn_net_params {
+    int rank, n_ranks;
+    uint32_t timeout_ms;  /* 0: 30 seconds */
+    size_t message_bytes; /* largest message of tn_net_send that is buffered, four per pair of ranks; 0: 1 MiB */
+} tn_net_params;
+
+/* Opens a transport by its specification:
+ *   "shm:FD"      memory between processes of this machine, made by tn_net_shm_new and inherited
+ *   "mpi"         MPI, through a module that is loaded; rank and number of ranks are MPI's
+ *   "nccl"        refused: graphs of GPUs exchange through the host
+ *   "delay:LATENCY[,RATE]:SPEC"  another transport whose messages arrive later, e.g. "delay:100us,1G:shm:5"
+ * TN_E_NOT_FOUND: there is no such transport or module. */
+TN_API tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **net) TN_MUST_CHECK;
+TN_API void tn_net_free(tn_net *net);
+/* The ranks of a group of threads: nets[0 … n_ranks-1]. Free all of them. */
+TN_API tn_status tn_net_threads(const tn_net_params *params, tn_net **nets) TN_MUST_CHECK;
+/* Makes memory for the ranks of this machine: a file descriptor that child processes inherit, for "shm:FD". */
+TN_API tn_status tn_net_shm_new(const tn_net_params *params, int *fd) TN_MUST_CHECK;
+
+TN_API int tn_net_rank(const tn_net *net);
+TN_API int tn_net_size(const tn_net *net);
+TN_API const char *tn_net_name(const tn_net *net);
+TN_API size_t tn_net_bytes(const tn_net *net); /* memory of its buffers that a run may touch */
+/* The first failure, or TN_OK; sets the message. */
+TN_API tn_status tn_net_status(const tn_net *net) TN_MUST_CHECK;
+
+/* out[i] = Σ over ranks of in[i], added in the order of ranks: all ranks get the same bits. in == out is allowed. */
+TN_API tn_status tn_net_all_reduce(tn_net *net, const float *in, float *out, size_t n) TN_MUST_CHECK;
+/* The parts of all ranks in their order; sizes[r] bytes are rank r's. */
+TN_API tn_status tn_net_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) TN_MUST_CHECK;
+TN_API tn_status tn_net_broadcast(tn_net *net, int root, void *data, size_t size) TN_MUST_CHECK;
+TN_API tn_status tn_net_barrier(tn_net *net) TN_MUST_CHECK;
+/* As a broadcast from rank 0 of up to TN_NET_NOTE bytes. A rank waits for a note for any time, as long as rank 0
+ * lives. */
+enum { TN_NET_NOTE = 4096 };
+TN_API tn_status tn_net_note(tn_net *net, void *data, size_t size) TN_MUST_CHECK;
+/* Messages of a pair of ranks arrive in their order. Up to four that fit the buffers are sent without waiting. */
+TN_API tn_status tn_net_send(tn_net *net, int to, const void *data, size_t size) TN_MUST_CHECK;
+TN_API tn_status tn_net_receive(tn_net *net, int from, void *data, size_t size) TN_MUST_CHECK;
+/* The same as tn_net_receive, for any time as long as rank 0 lives. */
+TN_API tn_status tn_net_wait(tn_net *net, int from, void *data, size_t size) TN_MUST_CHECK;
+/* Breaks the transport on all ranks; they report the text. */
+TN_API void tn_net_abort(tn_net *net, tn_status status, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,54 @@
+/* A model divided by rows among ranks: which part of every layer this rank has. */
+#ifndef TN_LLM_RANKS_DIVISION_H
+#define TN_LLM_RANKS_DIVISION_H
+
+#include "tenon/gguf.h"
+#include "tenon/net/net.h"
+#include "tenon/tensor.h"
+
+struct tn_model;
+
+/* The part of a tensor of the file that a rank has: ranges of one axis, one after the other. n = 0: all of it. */
+enum { TN__SLICE_RANGES = 3 };
+typedef struct tn__slice {
+    int axis, n;
+    int64_t begin[TN__SLICE_RANGES], end[TN__SLICE_RANGES];
+} tn__slice;
+/* Reads bytes offset … offset+size-1 of the part. `blocks` is the part's tensor: its type and shape. */
+tn_status tn__slice_read(const tn_gguf *file, const tn_gguf_tensor *info, const tn__slice *slice,
+                         const tn_tensor *part, size_t offset, void *to, size_t size);
+/* Where the part begins in the file's data if it is contiguous there; SIZE_MAX: it is not. */
+size_t tn__slice_start(const tn_gguf_tensor *info, const tn__slice *slice, const tn_tensor *part);
+
+/* What is divided of a layer. What is not is computed by every rank. */
+typedef struct tn__layer_division {
+    bool mixer, dense, experts, shared; /* results are sums over ranks */
+    int32_t first_expert;
+} tn__layer_division;
+
+typedef struct tn__division {
+    tn_net *net; /* NULL: a plan of a rank that does not exist */
+    int rank, n_ranks;
+    tn__layer_division *layers; /* NULL: nothing is divided */
+    bool vocabulary;            /* rows of the output matrix are */
+    int64_t first_row, end_row;
+    size_t row_bytes[TN_NET_RANKS_MOST]; /* of every rank's part of a row of logits */
+    float shares[TN_NET_RANKS_MOST];     /* as in tn_model_params */
+    bool by_layers;                      /* ranks have whole layers, one after the other */
+    int32_t first_layer, end_layer;
+} tn__division;
+
+/* Takes this rank's part: shrinks the tensors and hyperparameters of the model, which has found all its weights. */
+tn_status tn__divide(struct tn_model *model);
+/* The part of what ranks first … first+n-1 share that those before `rank` have, 0 to 1. */
+double tn__share_before(const tn__division *division, int first, int rank, int n);
+tn_status tn__divide_layers(struct tn_model *model); /* of it: by layers (layers.c) */
+/* Whether this rank computes the layer, the embedding, and what follows the last layer. */
+static inline bool tn__holds_layer(const tn__division *d, int32_t il) {
+    return !d->by_layers || (il >= d->first_layer && il < d->end_layer);
+}
+static inline bool tn__holds_start(const tn__division *d) { return !d->by_layers || d->rank == 0; }
+static inline bool tn__holds_end(const tn__division *d) { return !d->by_layers || d->rank == d->n_ranks - 1; }
+void tn__division_free(tn__division *division);
+
+#endif

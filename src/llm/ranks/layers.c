@@ -1,0 +1,101 @@
+/* Ranks with whole layers, one after the other: the state of the tokens passes from rank to rank, and what follows
+ * the last layer returns to rank 0. Several micro-batches of a prompt are in flight, one on every rank. */
+#include "llm/build/builder.h"
+
+/* What a layer of another rank would have to know of an earlier one makes this impossible. */
+static tn_status check_layers(const tn_model *m) {
+    const tn__hparams *h = &m->h;
+    bool alone = !m->arch->begin && !m->arch->end && h->causal && !h->residual_block && !h->n_embd_layer &&
+                 h->n_stored_layers == h->n_layer;
+    for (int32_t i = 0; i < h->n_layer; i++)
+        alone = alone && !h->layers[i].cells_of && h->layers[i].indexer != TN__INDEXER_EARLIER;
+    if (!alone)
+        return tn_fail(
+            TN_E_UNSUPPORTED,
+            "layers of %s depend on more than the state of the tokens: ranks cannot have whole layers; divide "
+            "it by rows (--nodes-split row)",
+            m->arch->info.name);
+    if (h->n_layer < m->division.n_ranks)
+        return tn_fail(TN_E_UNSUPPORTED, "%d layers cannot be divided among %d ranks", h->n_layer,
+                       m->division.n_ranks);
+    return TN_OK;
+}
+
+static bool is_head(const tn_model *m, const tn__weight *w) {
+    return w->layer >= m->h.n_layer || w->tensor == m->w.out_norm || w->tensor == m->w.out_norm_b ||
+           (!m->w.output && w->tensor == m->w.tok_embd);
+}
+
+/* Contiguous layers with bytes by their shares; what follows the last layer counts for the last rank. */
+static tn_status cut_layers(tn_model *m) {
+    tn__division *d = &m->division;
+    const int32_t n = m->h.n_layer;
+    double *bytes = tn_calloc((size_t)n + 1, sizeof *bytes), all = 0, done = 0;
+    if (!bytes) return TN_E_NOMEM;
+    for (size_t i = 0; i < m->n_all; i++) {
+        const tn__weight *w = &m->all[i];
+        if (w->ignored) continue;
+        if (w->layer >= 0 && w->layer < n) bytes[w->layer] += (double)w->size;
+        if (is_head(m, w)) bytes[n] += (double)w->size;
+    }
+    for (int32_t i = 0; i <= n; i++) all += bytes[i];
+    int32_t begin = 0;
+    for (int r = 0; r < d->n_ranks; r++) {
+        int32_t end = begin;
+        do done += bytes[end++];
+        while (end < n - (d->n_ranks - 1 - r) &&
+               done + bytes[end] / 2 < all * tn__share_before(d, 0, r + 1, d->n_ranks));
+        if (r == d->n_ranks - 1) end = n;
+        if (r == d->rank) {
+            d->first_layer = begin;
+            d->end_layer = end;
+        }
+        begin = end;
+    }
+    tn_free(bytes);
+    return TN_OK;
+}
+
+tn_status tn__divide_layers(tn_model *m) {
+    const tn__division *d = &m->division;
+    TN_TRY(check_layers(m));
+    TN_TRY(cut_layers(m));
+    for (size_t i = 0; i < m->n_all; i++) {
+        tn__weight *w = &m->all[i];
+        if (w->ignored) continue;
+        const bool factors =
+            w->tensor == m->w.rope_freqs || w->tensor == m->w.rope_long || w->tensor == m->w.rope_short;
+        bool held = factors || (w->layer >= 0 && w->layer < m->h.n_layer && tn__holds_layer(d, w->layer));
+        held = held || (w->layer < 0 && tn__holds_start(d)) || (is_head(m, w) && tn__holds_end(d));
+        w->ignored = !held;
+    }
+    return TN_OK;
+}
+
+/* ---- Nodes ---- */
+
+static void run_send(const tn_custom_job *job) {
+    const tn__division *d = job->user;
+    const tn_tensor *x = job->result->src[0];
+    if (job->ith == 0) (void)!tn_net_send(d->net, (d->rank + 1) % d->n_ranks, x->data, tn_nbytes(x));
+}
+static void run_receive(const tn_custom_job *job) {
+    const tn__division *d = job->user;
+    if (job->ith == 0)
+        (void)!tn_net_receive(d->net, (d->rank + d->n_ranks - 1) % d->n_ranks, job->result->data,
+                              tn_nbytes(job->result));
+}
+
+tn_tensor *tn__receive_state(const tn__builder *b, tn_tensor *after, int64_t width, int64_t rows, const char *what) {
+    const int64_t ne[] = {width, rows};
+    tn_tensor *y =
+        tn_custom(b->a, TN_F32, 2, ne, &after, after ? 1 : 0, run_receive, (void *)(uintptr_t)&b->m->division, 1);
+    return tn_name(b->a, y, "%s", what);
+}
+
+/* The result has no meaning: a graph runs what its results depend on. */
+tn_tensor *tn__send_state(const tn__builder *b, tn_tensor *x, const char *what) {
+    const int64_t ne[] = {1};
+    return tn_name(b->a, tn_custom(b->a, TN_F32, 1, ne, &x, 1, run_send, (void *)(uintptr_t)&b->m->division, 1), "%s",
+                   what);
+}

@@ -1,0 +1,38 @@
+/* Rank 0 leads: it keeps the sequences and page tables, and publishes to the other ranks which graph to run with
+ * which inputs. They follow. */
+#ifndef TN_LLM_RANKS_LEAD_H
+#define TN_LLM_RANKS_LEAD_H
+
+#include "llm/graphs.h"
+#include "tenon/net/net.h"
+
+struct tn_session;
+struct tn_session_plan;
+
+/* What rank 0 has still to publish. */
+typedef struct tn__notes {
+    tn_net *net;
+    char *bytes; /* `room` of them; NULL: there is one rank */
+    size_t used, room;
+} tn__notes;
+
+size_t tn__notes_bytes(const struct tn_session_plan *plan);
+tn_status tn__notes_new(const struct tn_session_plan *plan, tn__notes *notes);
+void tn__notes_free(tn__notes *notes); /* rank 0: the others end */
+
+/* A part of a page table that has changed. */
+tn_status tn__lead_table(tn__notes *notes, int group, size_t offset, const void *data, size_t size);
+/* A graph that runs next, with its inputs. TN_E_ABORTED: the abort callback stops here, before any rank begins. */
+tn_status tn__lead_run(struct tn_session *session, const tn__graph_set *set, void *const *values);
+/* After a graph has run: whether all ranks were there. */
+tn_status tn__lead_check(const struct tn_session *session, tn_status status);
+
+/* Before anything is loaded: all ranks have the same version, model and parameters, and what those of one machine
+ * take fits together. Otherwise the transport is broken, and all ranks report why. */
+tn_status tn__ranks_agree(struct tn_session_plan *plan);
+/* The shortest context of all ranks. */
+tn_status tn__ranks_context(const tn_model *model, int32_t *n_ctx);
+/* This rank cannot go on: the others end as well. Returns the status. */
+tn_status tn__ranks_fail(const tn_model *model, tn_status status);
+
+#endif

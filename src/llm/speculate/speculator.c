@@ -1,0 +1,202 @@
+/* Speculators: one proposer, the policy that decides what is checked, and the figures. */
+#include "llm/speculate/proposer.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_GUESS = 8 };
+
+struct tn_speculator {
+    tn_session *session;
+    tn_spec_params params;
+    tn__proposer *proposer; /* NULL: a callback */
+    tn__policy policy;
+    tn_spec_stats stats;
+    uint64_t round_began; /* of the costly proposers; 0: none */
+    int32_t round_tokens;
+    bool round_asked;
+};
+
+/* ---- The table ---- */
+
+static const char *const kind_names[] = {
+#define TN_X(KIND, name, text) name,
+    TN_SPEC_TABLE(TN_X)
+#undef TN_X
+};
+
+const char *tn_spec_kind_name(tn_spec_kind kind) { return (size_t)kind < TN_SPEC_KINDS ? kind_names[kind] : NULL; }
+
+tn_status tn_spec_kind_from_name(const char *name, tn_spec_kind *out) {
+    if (!name || !out) return tn_fail(TN_E_INVALID, "tn_spec_kind_from_name: name or out is NULL");
+    char all[128] = "";
+    for (int i = 0; i < TN_SPEC_CALLBACK; i++) {
+        if (strcmp(name, kind_names[i]) == 0) {
+            *out = (tn_spec_kind)i;
+            return TN_OK;
+        }
+        const size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", kind_names[i]);
+    }
+    return tn_fail(TN_E_NOT_FOUND, "unknown type of speculative decoding '%s'; known: %s", name, all);
+}
+
+/* ---- Creation ---- */
+
+static tn_status fill_params(const tn_session *session, tn_spec_params *p) {
+    const int32_t most = session->plan->params.n_guess;
+    if ((size_t)p->kind >= TN_SPEC_KINDS)
+        return tn_fail(TN_E_INVALID, "unknown type of speculation %d", (int)p->kind);
+    if (p->kind != TN_SPEC_NONE && most < 1)
+        return tn_fail(TN_E_INVALID, "the session checks no guesses: set n_guess of its parameters");
+    if (p->kind != TN_SPEC_NONE && session->notes.bytes)
+        return tn_fail(TN_E_UNSUPPORTED, "sessions that several ranks compute do not guess tokens");
+    if (p->n_max == 0) p->n_max = TN__MIN(DEFAULT_GUESS, most);
+    if (p->n_max < 0 || p->n_max > most)
+        return tn_fail(TN_E_INVALID, "guesses of %d tokens; the session checks 1 to %d (n_guess)", p->n_max, most);
+    if (p->n_min < 0 || p->n_min > p->n_max)
+        return tn_fail(TN_E_INVALID, "guesses of at least %d tokens and at most %d", p->n_min, p->n_max);
+    if (!(p->p_min >= 0 && p->p_min <= 1)) return tn_fail(TN_E_INVALID, "a probability of %g", (double)p->p_min);
+    if (p->kind == TN_SPEC_CALLBACK && !p->propose) return tn_fail(TN_E_INVALID, "the function that guesses is NULL");
+    return TN_OK;
+}
+
+static tn_status make_proposer(tn_speculator *s) {
+    switch (s->params.kind) {
+    case TN_SPEC_NGRAM: return tn__ngram_new(&s->session->plan->params, &s->params, &s->proposer);
+    case TN_SPEC_DRAFT: return tn__draft_new(s->session, &s->params, &s->proposer);
+    case TN_SPEC_MTP: return tn__mtp_new(s->session, &s->params, &s->proposer);
+    default: return TN_OK;
+    }
+}
+
+tn_status tn_speculator_new(tn_session *session, const tn_spec_params *params, tn_speculator **out) {
+    if (!session || !params || !out) return tn_fail(TN_E_INVALID, "tn_speculator_new: NULL argument");
+    *out = NULL;
+    tn_spec_params filled = *params;
+    TN_TRY(fill_params(session, &filled));
+    tn_speculator *s = tn_calloc(1, sizeof *s);
+    if (!s) return TN_E_NOMEM;
+    s->session = session;
+    s->params = filled;
+    tn__policy_begin(&s->policy, session, filled.fixed, filled.n_min);
+    const tn_status status = make_proposer(s);
+    if (status != TN_OK)
+        tn_speculator_free(s);
+    else
+        *out = s;
+    return status;
+}
+
+void tn_speculator_free(tn_speculator *s) {
+    if (!s) return;
+    if (s->proposer) s->proposer->class->free(s->proposer);
+    tn_free(s);
+}
+
+size_t tn_speculator_bytes(const tn_speculator *s) {
+    return s ? sizeof *s + (s->proposer ? s->proposer->bytes : 0) : 0;
+}
+
+size_t tn_spec_params_bytes(const tn_session_params *session, const tn_spec_params *params) {
+    if (!session || !params || params->kind == TN_SPEC_NONE) return 0;
+    return sizeof(tn_speculator) + (params->kind == TN_SPEC_NGRAM ? tn__ngram_bytes(session, params) : 0);
+}
+
+/* ---- Guessing ---- */
+
+static tn_status ask_callback(const tn_speculator *s, tn_guess *guesses, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        if (!guesses[i].room) continue;
+        TN_TRY(s->params.propose(s->params.user, &guesses[i]));
+        guesses[i].n = TN__MAX(TN__MIN(guesses[i].n, guesses[i].room), 0);
+    }
+    return TN_OK;
+}
+
+/* Every token is one of the model's, or nothing of the guess can be decoded. */
+static void drop_invalid(const tn_speculator *s, tn_guess *g) {
+    const int32_t n_vocab = s->session->plan->model->h.n_vocab;
+    for (int32_t i = 0; i < g->n; i++)
+        if (g->guess[i] < 0 || g->guess[i] >= n_vocab) g->n = i;
+}
+
+/* Limits guesses to the rows of one micro-batch that can have logits: a sequence's guess is never divided. */
+static void limit_rows(const tn_speculator *s, tn_guess *guesses, int32_t n) {
+    const tn_session_params *p = &s->session->plan->params;
+    int32_t left = TN__MIN(TN__MIN(p->n_outputs, p->n_ubatch), TN__STEP_ROWS - 1) - n;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t share = TN__MAX(left, 0) / (n - i);
+        guesses[i].room = TN__MAX(TN__MIN(TN__MIN(guesses[i].room, s->params.n_max), share), 0);
+        left -= guesses[i].room;
+    }
+}
+
+tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) {
+    if (!s || !guesses || n < 1) return tn_fail(TN_E_INVALID, "tn_speculator_propose: NULL argument or no sequences");
+    for (int32_t i = 0; i < n; i++) guesses[i].n = 0;
+    if (s->params.kind == TN_SPEC_NONE || s->stats.failed) return TN_OK;
+    const bool costly = s->proposer && s->proposer->class->costly;
+    limit_rows(s, guesses, n);
+    const uint64_t begin = tn_time_ns();
+    if (costly) {
+        if (s->round_began) tn__policy_round(&s->policy, s->round_asked, s->round_tokens, begin - s->round_began);
+        s->round_began = begin;
+        s->round_tokens = 0;
+        s->round_asked = tn__policy_asks(&s->policy, n);
+        if (!s->round_asked) return TN_OK;
+    }
+    const float least = costly ? tn__policy_least(&s->policy, n) : 0;
+    const tn_status status = s->proposer
+                                 ? s->proposer->class->propose(s->proposer, guesses, n, s->params.p_min, least)
+                                 : ask_callback(s, guesses, n);
+    const uint64_t took = tn_time_ns() - begin;
+    s->stats.propose_ns += took;
+    s->session->stats.generated_ns += took; /* it is part of generating */
+    if (status != TN_OK) {
+        tn_log(TN_LOG_WARN, "guessing by %s has failed and is off from now on: %s", kind_names[s->params.kind],
+               tn_error());
+        s->stats.failed = true;
+        for (int32_t i = 0; i < n; i++) guesses[i].n = 0;
+        return TN_OK;
+    }
+    int32_t n_guessed = 0;
+    for (int32_t i = 0; i < n; i++) {
+        drop_invalid(s, &guesses[i]);
+        n_guessed += guesses[i].n;
+    }
+    if (costly) tn__policy_guessed(&s->policy, n_guessed, took);
+    tn__policy_cut(&s->policy, guesses, n, costly);
+    return TN_OK;
+}
+
+void tn_speculator_checked(tn_speculator *s, const tn_guess *g, int32_t n_accepted) {
+    if (!s || !g) return;
+    tn_spec_stats *x = &s->stats;
+    x->steps++;
+    s->round_tokens += 1 + n_accepted;
+    if (g->n < 1) return;
+    x->guessed_steps++;
+    x->guessed += (uint64_t)g->n;
+    x->accepted += (uint64_t)n_accepted;
+    for (int32_t i = 0; i < g->n && i <= n_accepted; i++) {
+        x->tried[i]++;
+        x->right[i] += i < n_accepted;
+    }
+    const double plain = tn__policy_step_ns(&s->policy, 1), step = tn__policy_step_ns(&s->policy, 1 + g->n);
+    if (plain > 0) x->saved_ns += (int64_t)((1 + n_accepted) * plain - step - tn__policy_guess_ns(&s->policy) * g->n);
+    tn__policy_learn(&s->policy, g, n_accepted);
+    tn__count_accepted(s->session, n_accepted);
+}
+
+void tn_speculator_forget(tn_speculator *s, int32_t seq) {
+    if (s && s->proposer && s->proposer->class->forget) s->proposer->class->forget(s->proposer, seq);
+}
+
+tn_spec_stats tn_speculator_stats(const tn_speculator *s) { return s ? s->stats : (tn_spec_stats){0}; }
+void tn_speculator_reset_stats(tn_speculator *s) {
+    const bool failed = s->stats.failed;
+    s->stats = (tn_spec_stats){.failed = failed};
+}

@@ -1,0 +1,89 @@
+/* A transport whose messages arrive later: for trying a slower network than there is. Every message is held for the
+ * latency and for its bytes at the given rate. An all-reduce counts as the exchanges of recursive doubling. */
+#include "net/transports.h"
+
+#include <time.h>
+
+typedef struct delay_net {
+    tn_net *inner;
+    uint64_t latency;
+    double rate;
+} delay_net;
+
+/* Sleeps are coarse: the last part of the time is polled. */
+static void hold(const tn_net *net, int exchanges, size_t size) {
+    const delay_net *d = net->impl;
+    enum { POLLED_NS = 80 * 1000 };
+    const double ns = exchanges * ((double)d->latency + (d->rate > 0 ? (double)size / d->rate * 1e9 : 0));
+    const uint64_t until = tn_time_ns() + (uint64_t)ns;
+    for (uint64_t now = tn_time_ns(); now < until; now = tn_time_ns()) {
+        if (until - now <= POLLED_NS) continue;
+        const uint64_t pause = until - now - POLLED_NS;
+        nanosleep(&(struct timespec){(time_t)(pause / 1000000000), (long)(pause % 1000000000)}, NULL);
+    }
+}
+static int rounds(const tn_net *net) {
+    int n = 0;
+    while (1 << n < net->size) n++;
+    return n;
+}
+
+static tn_status delay_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
+    const delay_net *d = net->impl;
+    TN_TRY(d->inner->ops->all_reduce(d->inner, in, out, n));
+    hold(net, rounds(net), n * sizeof *in);
+    return TN_OK;
+}
+static tn_status delay_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+    const delay_net *d = net->impl;
+    size_t others = 0;
+    for (int r = 0; r < net->size; r++) others += r == net->rank ? 0 : sizes[r];
+    TN_TRY(d->inner->ops->all_gather(d->inner, part, sizes, out));
+    hold(net, net->size > 1, others);
+    return TN_OK;
+}
+static tn_status delay_broadcast(tn_net *net, int root, void *data, size_t size, bool idle) {
+    const delay_net *d = net->impl;
+    TN_TRY(d->inner->ops->broadcast(d->inner, root, data, size, idle));
+    if (net->rank != root) hold(net, 1, size);
+    return TN_OK;
+}
+static tn_status delay_send(tn_net *net, int to, const void *data, size_t size) {
+    const delay_net *d = net->impl;
+    return d->inner->ops->send(d->inner, to, data, size);
+}
+static tn_status delay_receive(tn_net *net, int from, void *data, size_t size, bool idle) {
+    const delay_net *d = net->impl;
+    TN_TRY(d->inner->ops->receive(d->inner, from, data, size, idle));
+    hold(net, 1, size);
+    return TN_OK;
+}
+static void delay_abort(tn_net *net, tn_status status, const char *text) {
+    tn_net_abort(((const delay_net *)net->impl)->inner, status, text);
+}
+static size_t delay_bytes(const tn_net *net) { return tn_net_bytes(((const delay_net *)net->impl)->inner); }
+static void delay_free(tn_net *net) {
+    delay_net *d = net->impl;
+    tn_net_free(d->inner);
+    tn_free(d);
+}
+
+tn_status tn__net_delay_open(tn_net *inner, uint64_t latency_ns, double rate, tn_net *net) {
+    static const tn_net_ops ops = {.free = delay_free,
+                                   .all_reduce = delay_all_reduce,
+                                   .all_gather = delay_all_gather,
+                                   .broadcast = delay_broadcast,
+                                   .send = delay_send,
+                                   .receive = delay_receive,
+                                   .abort = delay_abort,
+                                   .bytes = delay_bytes};
+    delay_net *d = tn_calloc(1, sizeof *d);
+    if (!d) return TN_E_NOMEM;
+    *d = (delay_net){inner, latency_ns, rate};
+    net->impl = d;
+    net->ops = &ops;
+    net->name = "delay";
+    net->rank = inner->rank;
+    net->size = inner->size;
+    return TN_OK;
+}

@@ -1,0 +1,193 @@
+/* Ranks of an MPI job: a module that is loaded under mpirun or Slurm.
+ *
+ * Every call is non-blocking inside and is polled with the timeout, so that a rank that stalls ends the job. Sums are
+ * formed by one rank, or by every rank in the order of ranks: MPI_Allreduce may give ranks different last bits, and a
+ * MoE router would then choose other experts. */
+#include "tenon/net/net_impl.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    GATHERED = 16 << 10,   /* bytes of a part up to which sums are formed by every rank */
+    PIECE = 1 << 28,       /* bytes of one call, whose count is an int */
+    SENDS = 8,             /* messages of a rank that may be under way */
+    POLL_NS = 1000 * 1000, /* then waiting sleeps between polls */
+    NAP_NS = 50 * 1000
+};
+
+typedef struct mpi_net {
+    float *parts; /* GATHERED bytes of every rank */
+    bool finalizes;
+    /* Buffers of messages under way, and their requests. */
+    char *messages[SENDS];
+    MPI_Request requests[SENDS];
+    size_t message_bytes;
+    uint32_t n_sent;
+} mpi_net;
+
+static tn_status check_call(int code, const char *what) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    if (code == MPI_SUCCESS) return TN_OK;
+    MPI_Error_string(code, text, &length);
+    return tn_fail(TN_E_DEVICE_LOST, "%s: %s", what, text);
+}
+#define MPI_TRY(call) TN_TRY(check_call((call), #call))
+
+/* Until the request is complete. */
+static tn_status finish_request(const tn_net *net, MPI_Request *request, const char *what, bool idle) {
+    const uint64_t begin = tn_time_ns();
+    for (int done = 0;;) {
+        MPI_TRY(MPI_Test(request, &done, MPI_STATUS_IGNORE));
+        if (done) return TN_OK;
+        const uint64_t waited = tn_time_ns() - begin;
+        if (!idle && waited > (uint64_t)net->timeout_ms * 1000000)
+            return tn_fail(TN_E_DEVICE_LOST, "rank %d of %d: %s: the other ranks have not answered for %u ms",
+                           net->rank, net->size, what, net->timeout_ms);
+        if (waited > POLL_NS)
+            nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+        else if (waited > POLL_NS / 20)
+            sched_yield();
+    }
+}
+
+static tn_status reduce_gathered(tn_net *net, const float *in, float *out, int n) {
+    const mpi_net *m = net->impl;
+    MPI_Request request;
+    MPI_TRY(MPI_Iallgather(in, n, MPI_FLOAT, m->parts, n, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    TN_TRY(finish_request(net, &request, "all-reduce", false));
+    for (int i = 0; i < n; i++) {
+        float sum = m->parts[i];
+        for (int r = 1; r < net->size; r++) sum += m->parts[(size_t)r * (size_t)n + (size_t)i];
+        out[i] = sum;
+    }
+    return TN_OK;
+}
+
+static tn_status mpi_broadcast(tn_net *net, int root, void *data, size_t size, bool idle) {
+    for (size_t begin = 0; begin < size; begin += PIECE) {
+        const size_t count = size - begin < PIECE ? size - begin : PIECE;
+        MPI_Request request;
+        MPI_TRY(MPI_Ibcast((char *)data + begin, (int)count, MPI_BYTE, root, MPI_COMM_WORLD, &request));
+        TN_TRY(finish_request(net, &request, "broadcast", idle && net->rank != root));
+    }
+    return TN_OK;
+}
+
+static tn_status mpi_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
+    const size_t most = PIECE / sizeof *in;
+    if (n * sizeof *in <= GATHERED && in != out) return reduce_gathered(net, in, out, (int)n);
+    for (size_t begin = 0; begin < n; begin += most) {
+        const int count = (int)(n - begin < most ? n - begin : most);
+        MPI_Request request;
+        const void *from = in + begin;
+        if (in == out && net->rank == 0) from = MPI_IN_PLACE;
+        MPI_TRY(MPI_Ireduce(from, out + begin, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD, &request));
+        TN_TRY(finish_request(net, &request, "all-reduce", false));
+    }
+    return mpi_broadcast(net, 0, out, n * sizeof *out, false);
+}
+
+static tn_status mpi_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+    int counts[TN_NET_RANKS_MOST], starts[TN_NET_RANKS_MOST];
+    size_t at = 0;
+    for (int r = 0; r < net->size; at += sizes[r++]) {
+        if (sizes[r] > PIECE || at > PIECE)
+            return tn_fail(TN_E_TOO_BIG, "a part of %zu bytes is too large", sizes[r]);
+        counts[r] = (int)sizes[r];
+        starts[r] = (int)at;
+    }
+    MPI_Request request;
+    MPI_TRY(
+        MPI_Iallgatherv(part, counts[net->rank], MPI_BYTE, out, counts, starts, MPI_BYTE, MPI_COMM_WORLD, &request));
+    return finish_request(net, &request, "all-gather", false);
+}
+
+static tn_status mpi_send(tn_net *net, int to, const void *data, size_t size) {
+    mpi_net *m = net->impl;
+    for (size_t begin = 0; begin < size; begin += m->message_bytes) {
+        const size_t count = size - begin < m->message_bytes ? size - begin : m->message_bytes;
+        const uint32_t i = m->n_sent++ % SENDS;
+        if (m->requests[i] != MPI_REQUEST_NULL) TN_TRY(finish_request(net, &m->requests[i], "send", false));
+        memcpy(m->messages[i], (const char *)data + begin, count);
+        MPI_TRY(MPI_Isend(m->messages[i], (int)count, MPI_BYTE, to, 0, MPI_COMM_WORLD, &m->requests[i]));
+    }
+    return TN_OK;
+}
+
+static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, bool idle) {
+    const mpi_net *m = net->impl;
+    for (size_t begin = 0; begin < size; begin += m->message_bytes) {
+        const size_t count = size - begin < m->message_bytes ? size - begin : m->message_bytes;
+        MPI_Request request;
+        MPI_TRY(MPI_Irecv((char *)data + begin, (int)count, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request));
+        TN_TRY(finish_request(net, &request, "receive", idle));
+    }
+    return TN_OK;
+}
+
+/* MPI has no other way to reach ranks that wait in a call: the launcher ends them. */
+static void mpi_abort(tn_net *net, tn_status status, const char *text) {
+    fprintf(stderr, "rank %d of %d: %s\n", net->rank, net->size, text);
+    MPI_Abort(MPI_COMM_WORLD, (int)status);
+}
+
+static size_t mpi_bytes(const tn_net *net) {
+    const mpi_net *m = net->impl;
+    return (size_t)net->size * GATHERED + SENDS * m->message_bytes;
+}
+
+static void mpi_free(tn_net *net) {
+    mpi_net *m = net->impl;
+    for (int i = 0; i < SENDS; i++) {
+        if (net->status == TN_OK && m->requests[i] != MPI_REQUEST_NULL)
+            (void)finish_request(net, &m->requests[i], "send", false);
+        tn_free(m->messages[i]);
+    }
+    if (m->finalizes && net->status == TN_OK) MPI_Finalize();
+    tn_free(m->parts);
+    tn_free(m);
+}
+
+static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
+    static const tn_net_ops ops = {.free = mpi_free,
+                                   .all_reduce = mpi_all_reduce,
+                                   .all_gather = mpi_all_gather,
+                                   .broadcast = mpi_broadcast,
+                                   .send = mpi_send,
+                                   .receive = mpi_receive,
+                                   .abort = mpi_abort,
+                                   .bytes = mpi_bytes};
+    int ready = 0, level;
+    mpi_net *m = tn_calloc(1, sizeof *m);
+    if (!m) return TN_E_NOMEM;
+    net->impl = m;
+    net->ops = &ops;
+    net->name = "mpi";
+    for (int i = 0; i < SENDS; i++) m->requests[i] = MPI_REQUEST_NULL;
+    MPI_TRY(MPI_Initialized(&ready));
+    if (!ready) {
+        /* Calls come from the threads of a session, one at a time. */
+        MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
+        m->finalizes = true;
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &net->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &net->size);
+    if (net->size > TN_NET_RANKS_MOST)
+        return tn_fail(TN_E_LIMIT, "there may be 1 to %d ranks, not %d", TN_NET_RANKS_MOST, net->size);
+    m->message_bytes = params->message_bytes ? params->message_bytes : (size_t)1 << 20;
+    m->parts = tn_calloc((size_t)net->size, GATHERED);
+    for (int i = 0; i < SENDS; i++) m->messages[i] = tn_malloc(m->message_bytes);
+    return m->parts && m->messages[0] && m->messages[SENDS - 1] ? TN_OK : TN_E_NOMEM;
+}
+
+TN_API tn_status tn_net_entry(tn_net_module *module);
+tn_status tn_net_entry(tn_net_module *module) {
+    *module = (tn_net_module){TN_NET_INTERFACE, mpi_open};
+    return TN_OK;
+}

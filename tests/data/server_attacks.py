@@ -1,0 +1,83 @@
+"""What stopped or delayed a server before: server_attacks.py URL. A small completion must be answered while each of them is under way, and
+requests that a browser could be tricked into do nothing."""
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+url = sys.argv[1]
+host, port = url.split("//")[1].split(":")
+failures = []
+
+
+def call(path, body=None, method=None, **headers):
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json", **headers}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def small():
+    begin = time.time()
+    status, _ = call("/completion", {"prompt": "Once", "n_predict": 4})
+    assert status == 200
+    return time.time() - begin
+
+
+def check(what, good, detail=""):
+    if not good:
+        failures.append(f"{what}: {detail}")
+
+
+def while_busy(what, path, body, n=6, most=2.0):
+    """The slowest of n small completions while a large request is under way; how long the large one took."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(call(path, body)))
+    thread.start()
+    time.sleep(0.05)
+    slowest = max(small() for _ in range(n))
+    thread.join()
+    check(what, slowest < most, f"a small completion took {slowest:.2f} s")
+    return result[0]
+
+
+for _ in range(3):
+    small()
+wide = {"type": "object", "properties": {f"property{i}": {"type": "string"} for i in range(5000)}}
+status, text = while_busy("a wide schema", "/v1/completions", {"prompt": "Once", "max_tokens": 4, "n": 64, "json_schema": wide})
+check("a wide schema is refused", status == 400 and b"schema" in text, text[:200])
+some = {"type": "object", "properties": {f"p{i}": {"type": "boolean"} for i in range(60)}}
+status, _ = while_busy("n = 64 with a schema", "/v1/completions", {"prompt": "Once", "max_tokens": 16, "n": 64, "json_schema": some}, most=8.0)
+check("n = 64 with a schema", status == 200, status)
+status, _ = while_busy("a long text to tokenize", "/tokenize", {"content": "word " * 1500000})
+check("a long text to tokenize", status == 200, status)
+status, _ = while_busy("many messages", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * 200000, "max_tokens": 1})
+check("many messages", status == 400, status)
+status, _ = while_busy("many stop words", "/completion", {"prompt": "Once", "n_predict": 1, "stop": ["a"] * 1000000})
+check("many stop words", status == 400, status)
+
+# What other web sites could make a browser send.
+status, _ = call("/completion", b'{"prompt":"Once","n_predict":1}', **{"Content-Type": "text/plain"})
+check("text/plain", status == 415, status)
+status, _ = call("/completion", {"prompt": "Once", "n_predict": 1}, Origin="https://evil.example")
+check("another web site", status == 403, status)
+status, _ = call("/completion", {"prompt": "Once", "n_predict": 1}, Origin=url)
+check("the server's own page", status == 200, status)
+status, _ = call("/props", None, Host="evil.example")
+check("another name of this machine", status == 403, status)
+
+# Waiting requests of one client take no turns from others.
+many = threading.Thread(target=lambda: call("/v1/completions", {"prompt": "Once", "max_tokens": 200, "n": 64, "ignore_eos": True}))
+many.start()
+time.sleep(0.3)
+waited = small()
+check("n = 64 delays a small completion", waited < 3, f"{waited:.2f} s")
+many.join()
+print("\n".join(failures))
+sys.exit(bool(failures))

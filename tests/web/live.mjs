@@ -1,0 +1,92 @@
+// The web UI with the real server and model: node live.mjs chrome|firefox TENON MODEL
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { startBrowser, sleep, Tab } from "./browser.mjs";
+
+const [kind, tenon, model] = process.argv.slice(2);
+
+export async function startServer(...options) {
+  const server = spawn(tenon, ["serve", model, "--port", "0", "-t", "2", "-c", "4096", ...options], { stdio: ["ignore", "ignore", "pipe"] });
+  let log = "";
+  const url = await new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error("the server does not start: " + log)), 20000);
+    server.stderr.on("data", async (data) => {
+      log += data;
+      const match = /listening at (http:\S+:\d+)/.exec(log);
+      if (!match) return;
+      clearTimeout(timer);
+      for (let i = 0; i < 100 && !(await fetch(match[1] + "/health").catch(() => null))?.ok; i++) await sleep(100);
+      resolve(match[1] + "/");
+    });
+  });
+  return { url, stop: () => new Promise((resolve) => { server.once("exit", resolve); server.kill(); }) };
+}
+
+if (process.argv[1] === new URL(import.meta.url).pathname) {
+  const server = await startServer(), browser = await startBrowser(kind);
+  try {
+    const tab = await Tab.open(browser.defaultBrowserContext(), server.url, { width: 1200, height: 900 });
+    assert.match(await tab.text("#empty-model"), /9\.2 M parameters · 512 tokens of context/);
+    await tab.click("#examples button");
+    await tab.key("Enter");
+    await tab.finished();
+    assert.ok((await tab.text(".message.assistant .text")).length > 40);
+    assert.match(await tab.text(".stats"), /\d+ tokens · [\d.,]+ tokens per second/);
+    // The context of this model has 512 tokens: a second long answer does not fit, and the choice appears.
+    for (let i = 0; i < 4 && await tab.eval(() => document.getElementById("full").hidden); i++) {
+      await tab.send("And then what happened to the fox, who was so very tired and had walked such a long way through the dark wood?");
+      await sleep(300);
+      await tab.until(() => document.getElementById("stop").hidden && !document.getElementById("send").disabled, "the answer ends");
+      await sleep(500);
+    }
+    assert.equal(await tab.eval(() => document.getElementById("full").hidden), false, "the context is full in the end");
+    await tab.click("#full input[value=shift]");
+    const before = await tab.count(".message");
+    await tab.click("#send");
+    await tab.until((n) => document.querySelectorAll(".message").length > n, "it goes on", before);
+    await tab.finished();
+    assert.ok(await tab.count(".message.forgotten") > 0);
+
+    // The memory view is live, the plan names tensors, and settings can be tried.
+    const running = [1, 2, 3].map((seed) => fetch(server.url + "completion", { method: "POST", body: JSON.stringify({ prompt: "Once upon a time", n_predict: 380, ignore_eos: true, seed }) }));
+    await tab.click("#show-memory");
+    await tab.until(() => /cpu: .* used of .* planned/.test(document.getElementById("memory").textContent), "devices");
+    await tab.until(() => /\d+ of [\d,]+ cells in use/.test(document.getElementById("memory").textContent), "cells");
+    await tab.until(() => /above the lower bound/.test(document.getElementById("memory").textContent), "the plan");
+    await tab.eval(() => document.querySelector(".plan").scrollIntoView({ block: "center" }));
+    const box = await (await tab.page.$(".plan")).boundingBox();
+    let named = false;
+    for (let i = 0; i < 20 && !named; i++) {
+      await tab.page.mouse.move(box.x + 120 + 30 * i, box.y + 200);
+      await sleep(60);
+      named = /steps \d+ to \d+/.test(await tab.text("#memory"));
+    }
+    assert.ok(named, "pointing at the plan names a tensor");
+    await tab.click(".fit button");
+    await tab.until(() => /It fits: 4,096 tokens/.test(document.querySelector(".fit + div").textContent), "it fits");
+    await tab.type("900000000", ".fit label:nth-of-type(2) input");
+    await tab.click(".fit button");
+    await tab.until(() => /does not fit|fails|at most|context/i.test(document.querySelector(".fit + div").textContent) && !/^It fits: 4,096/.test(document.querySelector(".fit + div").textContent), "it does not fit");
+    await Promise.all(running);
+    await tab.until(() => { // colours of cells
+      const canvas = document.querySelectorAll("#memory canvas")[1], data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, seen = new Set();
+      for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
+      return seen.size >= 2;
+    }, "cells are drawn");
+    await tab.eval(readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
+    for (const theme of ["light", "dark"]) {
+      await tab.eval((name) => { document.documentElement.dataset.theme = name; }, theme);
+      assert.deepEqual(await tab.eval(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"] })).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 150)}`)), [], `memory, ${theme}`);
+    }
+    await tab.page.setViewport({ width: 360, height: 700 });
+    await sleep(300);
+    assert.ok(await tab.eval(() => document.documentElement.scrollWidth) <= 360, "the memory view overflows on a phone");
+    assert.deepEqual(tab.problems, []);
+    console.log(`${kind}: the web UI works with the server`);
+  } finally {
+    await browser.close();
+    await server.stop();
+  }
+}

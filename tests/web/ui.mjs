@@ -1,0 +1,528 @@
+// The web UI in a browser: node ui.mjs chrome|firefox [PATTERN]. Answers come from the stub server; every test has a profile of its own.
+import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { startBrowser, sleep, Tab } from "./browser.mjs";
+import { corpus, hostile } from "./corpus.mjs";
+import { startStub } from "./stub.mjs";
+
+const [kind = "chrome", pattern = ""] = process.argv.slice(2);
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const story = "Once upon a time there was a **fox**. ".repeat(10).trim();
+
+// The levels of headings within answers are their author's.
+async function checkAccess(tab, what) {
+  await tab.eval(axe);
+  const found = await tab.eval(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"], rules: { "heading-order": { enabled: false } } })).violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html.slice(0, 120)).join(" | ")}`));
+  assert.deepEqual(found, [], what);
+}
+const chatRequests = (stub) => stub.requests.filter(({ path }) => path === "/v1/chat/completions");
+
+const tests = {
+  async "send, stream, statistics, reload"({ tab, stub }) {
+    stub.next = { text: story, rate: 300 };
+    await tab.send("Tell a story about a **fox**");
+    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 20, "text arrives");
+    await tab.finished();
+    assert.equal(await tab.text(".message.user .text strong"), "fox");
+    assert.equal(await tab.count(".message.assistant .text strong"), 10);
+    assert.match(await tab.text(".stats"), /\d+ tokens · 300\.0 tokens per second/);
+    assert.equal(await tab.eval(() => document.activeElement.id), "input");
+    const { body } = chatRequests(stub)[0];
+    assert.deepEqual(Object.keys(body).sort(), ["messages", "model", "return_progress", "stream", "stream_options"], "only changed settings are sent");
+    await tab.reload();
+    assert.equal(await tab.count(".message.assistant .text strong"), 10);
+    assert.equal(await tab.text("#list .title"), "Tell a story about a fox");
+  },
+  async "Escape stops, continue goes on"({ tab, stub }) {
+    stub.next = { text: story, rate: 60 };
+    await tab.send("go");
+    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 10, "text arrives");
+    await tab.key("Escape");
+    await tab.finished();
+    const part = await tab.text(".message.assistant .text");
+    assert.ok(part.length > 5 && part.length < 300, part);
+    assert.match(await tab.text(".notice"), /Stopped/);
+    stub.next = { text: " and the rest" };
+    await tab.clickText("Continue");
+    await tab.until(() => document.querySelector(".message.assistant .text")?.textContent.endsWith("and the rest"), "the rest arrives");
+    await tab.finished();
+    assert.ok((await tab.text(".message.assistant .text")).startsWith(part.trim()));
+    assert.ok(stub.requests.at(-1).path !== "/completion" || stub.requests.at(-1).body.prompt.includes("<assistant>"));
+    assert.equal(await tab.count(".message"), 2);
+  },
+  async "a reload in mid-stream keeps what arrived and offers to continue"({ tab, stub }) {
+    stub.next = { text: story, rate: 80 };
+    await tab.send("go");
+    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 60, "text arrives");
+    const before = await tab.text(".message.assistant .text");
+    await tab.reload();
+    await tab.until(() => /interrupted/.test(document.querySelector(".notice")?.textContent), "the notice");
+    const after = await tab.text(".message.assistant .text");
+    assert.ok(after.startsWith(before), `${before} | ${after}`);
+    stub.next = { text: " THE END" };
+    await tab.clickText("Continue");
+    await tab.until(() => document.querySelector(".message.assistant .text").textContent.endsWith("THE END"), "it goes on");
+    await tab.finished();
+    await tab.reload();
+    assert.match(await tab.text(".message.assistant .text"), /THE END$/);
+  },
+  async "a cut stream and a killed server lose no word"({ tab, stub, context }) {
+    stub.next = { text: story, cutAfter: 12 };
+    await tab.ask("go");
+    assert.match(await tab.text(".notice"), /interrupted/);
+    const kept = await tab.text(".message.assistant .text");
+    assert.ok(kept.includes("Once upon"));
+    stub.next = { text: story, rate: 50 };
+    await tab.send("second");
+    await tab.until(() => document.querySelectorAll(".message.assistant .text")[1]?.textContent.length > 15, "text arrives");
+    const { port } = stub;
+    await stub.close();
+    await tab.until(() => document.querySelectorAll(".message.assistant")[1]?.querySelector(".notice")?.textContent.includes("interrupted"), "the notice");
+    const partial = await tab.text(".message.assistant .text", 1);
+    assert.ok(partial.length > 10);
+    await tab.send("third, with the server gone");
+    await tab.until(() => !!document.querySelectorAll(".message.assistant")[2]?.querySelector(".notice.error"), "the error");
+    tab.problems.length = 0; // the browser reports the failed requests
+    const again = await startStub({ port });
+    try {
+      await tab.reload();
+      assert.deepEqual(await tab.texts(".message.user .text"), ["go", "second", "third, with the server gone"]);
+      assert.equal(await tab.text(".message.assistant .text", 1), partial);
+      again.next = { text: "fine now" };
+      await tab.clickText("Try again", ".message.assistant:last-of-type button");
+      await tab.finished();
+      assert.equal(await tab.text(".message.assistant .text", 2), "fine now");
+    } finally {
+      await again.close();
+    }
+  },
+  async "editing makes a version; versions switch; regenerate adds one"({ tab, stub }) {
+    stub.next = { text: "first answer" };
+    await tab.ask("question");
+    stub.next = { text: "follow-up answer" };
+    await tab.ask("follow-up");
+    stub.next = { text: "second answer" };
+    await tab.click(".message.user " + tab.button("Edit"));
+    await tab.key("Control", "a");
+    await tab.page.keyboard.type("changed question");
+    await tab.clickText("Send", ".edit button");
+    await tab.until(() => document.querySelectorAll(".message").length === 2, "a branch");
+    await tab.finished();
+    assert.deepEqual(await tab.texts(".message .text"), ["changed question", "second answer"]);
+    assert.equal(await tab.text(".versions span"), "2/2");
+    await tab.click(tab.button("Older version"));
+    await tab.until(() => document.querySelectorAll(".message").length === 4, "the old branch");
+    assert.deepEqual(await tab.texts(".message .text"), ["question", "first answer", "follow-up", "follow-up answer"]);
+    stub.next = { text: "another answer" };
+    await tab.click(".message.assistant " + tab.button("Regenerate"));
+    await tab.until(() => document.querySelectorAll(".message").length === 2, "another branch");
+    await tab.finished();
+    assert.deepEqual(await tab.texts(".message .text"), ["question", "another answer"]);
+    assert.match(await tab.text(".message.assistant .versions"), /2\/2/);
+    await tab.reload();
+    assert.deepEqual(await tab.texts(".message .text"), ["question", "another answer"]);
+  },
+  async "continue in the middle makes a branch"({ tab, stub }) {
+    stub.next = { text: "one" };
+    await tab.ask("a");
+    stub.next = { text: "two" };
+    await tab.ask("b");
+    stub.next = { text: " more" };
+    await tab.click(".message.assistant " + tab.button("Continue this answer"));
+    await tab.until(() => document.querySelectorAll(".message").length === 2, "a branch");
+    await tab.finished();
+    assert.deepEqual(await tab.texts(".message .text"), ["a", "one more"]);
+    await tab.click(".message.assistant " + tab.button("Older version"));
+    await tab.until(() => document.querySelectorAll(".message").length === 4, "the old branch");
+  },
+  async "cut answers carry a notice"({ tab, stub }) {
+    stub.next = { text: "cut here", finish: "length" };
+    await tab.ask("a");
+    assert.match(await tab.text(".notice.warn"), /ended after \d+ tokens, the limit/);
+    stub.next = { text: "cut again", finish: "length", usage: { total_tokens: 4096, prompt_tokens: 4094, completion_tokens: 2 } };
+    await tab.ask("b");
+    assert.match(await tab.text(".notice.warn", 1), /context is full/);
+  },
+  async "conversations: new, switch while streaming, rename, search, delete and undo"({ tab, stub }) {
+    stub.next = { text: "the answer about zebras" };
+    await tab.ask("first topic");
+    await tab.click("#new");
+    await tab.click("#new");
+    assert.equal(await tab.count("#list li"), 1, "empty conversations are not listed");
+    stub.next = { text: story, rate: 60 };
+    await tab.send("second topic");
+    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 5, "text arrives");
+    await tab.click("#list .title", 1);
+    await tab.until(() => document.querySelector(".message.assistant .text")?.textContent.includes("zebras"), "the other conversation while one runs");
+    assert.equal(await tab.count("#list .busy"), 1);
+    await tab.click("#list .title", 0);
+    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 5, "back");
+    await tab.finished();
+    assert.equal((await tab.text(".message.assistant .text")).length, story.replaceAll("**", "").length);
+    await tab.click("#list li:nth-child(1) .title");
+    await tab.key("F2");
+    await tab.page.keyboard.type("Renamed");
+    await tab.key("Enter");
+    assert.equal(await tab.text("#list .title"), "Renamed");
+    await tab.type("ZEBRA", "#search");
+    await tab.until(() => document.querySelectorAll("#list li").length === 1, "search finds");
+    assert.equal(await tab.text("#list .title"), "first topic");
+    await tab.click("#list .title");
+    await tab.until(() => !!document.querySelector(".message.found"), "the message found is shown");
+    await tab.click("#search");
+    await tab.key("Control", "a");
+    await tab.key("Delete");
+    await tab.until(() => document.querySelectorAll("#list li").length === 2, "all again");
+    await tab.click("#list li:nth-child(2) " + `button[aria-label^="Delete"]`);
+    await tab.until(() => document.querySelectorAll("#list li").length === 1, "deleted");
+    await tab.clickText("Undo");
+    await tab.until(() => document.querySelectorAll("#list li").length === 2, "undone");
+    await tab.reload();
+    assert.deepEqual((await tab.texts("#list .title")).sort(), ["Renamed", "first topic"]);
+  },
+  async "two tabs see the same"({ tab, stub, context }) {
+    stub.next = { text: "shared answer" };
+    await tab.ask("hello");
+    const other = await Tab.open(context, stub.url);
+    assert.equal(await other.text(".message.assistant .text"), "shared answer");
+    stub.next = { text: story, rate: 30 };
+    await tab.front(); // hidden tabs draw nothing
+    await tab.send("more");
+    await other.front();
+    await other.until(() => document.querySelectorAll(".message.assistant .text")[1]?.textContent.length > 10, "the other tab follows");
+    await other.reload();
+    await other.until(() => document.querySelectorAll(".message.running").length === 1, "the answer still runs elsewhere");
+    await other.until((n) => document.querySelectorAll(".message.assistant .text")[1]?.textContent.length === n && !document.querySelector(".running"), "the whole answer", story.replaceAll("**", "").length);
+    stub.next = { text: "from the other" };
+    await other.ask("other tab");
+    await tab.front();
+    await tab.until(() => document.querySelectorAll(".message").length === 6, "the first tab follows");
+    assert.deepEqual(other.problems, []);
+    await other.page.close();
+  },
+  async "full storage: nothing is lost, and it is said"({ tab, stub }) {
+    await tab.eval(() => {
+      globalThis.realPut = IDBObjectStore.prototype.put;
+      IDBObjectStore.prototype.put = function put() { throw new DOMException("full", "QuotaExceededError"); };
+    });
+    stub.next = { text: "kept on the screen" };
+    await tab.ask("hello");
+    assert.match(await tab.text("#banner"), /cannot be saved/);
+    assert.equal(await tab.text(".message.assistant .text"), "kept on the screen");
+    await tab.eval(() => { IDBObjectStore.prototype.put = globalThis.realPut; });
+    await tab.clickText("Try again", "#banner button");
+    await tab.until(() => !document.getElementById("banner").textContent, "saved");
+    await tab.reload();
+    assert.deepEqual(await tab.texts(".message .text"), ["hello", "kept on the screen"]);
+  },
+  async "drafts and documents stay after a reload"({ tab, stub }) {
+    stub.next = { text: "x" };
+    await tab.type("half a thought");
+    await sleep(500);
+    await tab.reload();
+    assert.equal(await tab.eval(() => document.getElementById("input").value), "half a thought");
+  },
+  async "documents: text, PDF, pictures refused, too long"({ tab, stub }) {
+    const file = join(tmpdir(), "tenon-notes.txt"), pdf = join(tmpdir(), "tenon-paper.pdf"), picture = join(tmpdir(), "tenon-x.png"), long = join(tmpdir(), "tenon-long.txt");
+    writeFileSync(file, "The secret word is walnut.\n");
+    writeFileSync(pdf, makePDF("Portable words inside"));
+    writeFileSync(picture, Buffer.from("iVBORw0KGgo=", "base64"));
+    writeFileSync(long, "word ".repeat(6000));
+    const input = await tab.page.$("#files");
+    await input.uploadFile(file, pdf);
+    await tab.until(() => document.querySelectorAll(".chip").length === 2 && [...document.querySelectorAll(".chip")].every((chip) => /tokens/.test(chip.textContent)), "both are counted");
+    assert.match(await tab.text(".chip", 1), /tenon-paper\.pdf · sheets: 1 · \d+ tokens/);
+    stub.next = { text: "ok" };
+    await tab.ask("What is in there?");
+    const { content } = chatRequests(stub).at(-1).body.messages[0];
+    assert.match(content, /secret word is walnut[\s\S]*Portable words inside[\s\S]*What is in there\?/);
+    assert.equal(await tab.count(".message.user .file"), 2);
+    await (await tab.page.$("#files")).uploadFile(picture);
+    await tab.until(() => /no pictures/.test(document.querySelector(".toast")?.textContent), "the refusal");
+    await (await tab.page.$("#files")).uploadFile(long);
+    await tab.until(() => !!document.querySelector(".chip.warn button"), "too long");
+    await tab.click(".chip.warn button");
+    await tab.until(() => /shortened/.test(document.querySelector(".chip").textContent) && !document.querySelector(".chip.warn"), "shortened to what fits");
+    await tab.click(".chip " + `button[aria-label^="Remove"]`);
+    assert.equal(await tab.count("#attached .chip"), 0);
+  },
+  async "drag and drop"({ tab }) {
+    await tab.eval(() => {
+      const data = new DataTransfer();
+      data.items.add(new File(["dropped words"], "drop.md", { type: "text/markdown" }));
+      for (const type of ["dragenter", "dragover", "drop"]) document.getElementById("input").dispatchEvent(new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true }));
+    });
+    await tab.until(() => /drop\.md · \d+ tokens/.test(document.querySelector(".chip")?.textContent), "the dropped file");
+  },
+  async "settings: only changes are sent and marked; presets; format; system prompt"({ tab, stub }) {
+    await tab.click("#settings-open");
+    assert.equal(await tab.eval(() => document.getElementById("field-temperature").placeholder), "0.8");
+    assert.match(await tab.text("#changed"), /server's/);
+    await tab.type("0.3", "#field-temperature");
+    assert.equal(await tab.count(".field.changed"), 1);
+    await tab.type("You are terse.", "#system");
+    await tab.type("mine", "#preset-name");
+    await tab.clickText("Save preset");
+    await tab.eval(() => { for (const details of document.querySelectorAll("dialog details")) details.open = true; });
+    await tab.page.select("#format", "schema");
+    await tab.type("{bad", "#format-text");
+    await tab.until(() => /Not JSON/.test(document.getElementById("format-problem").textContent), "a wrong schema is shown");
+    await tab.click("#format-text");
+    await tab.key("Control", "a");
+    await tab.page.keyboard.type("{\"type\":\"object\"}");
+    await tab.key("Escape");
+    stub.next = { text: "{}" };
+    await tab.ask("go");
+    const { body } = chatRequests(stub).at(-1);
+    assert.deepEqual(Object.keys(body).sort(), ["json_schema", "messages", "model", "return_progress", "stream", "stream_options", "temperature"]);
+    assert.equal(body.temperature, 0.3);
+    assert.deepEqual(body.json_schema, { type: "object" });
+    assert.deepEqual(body.messages[0], { role: "system", content: "You are terse." });
+    await tab.click("#new");
+    await tab.click("#settings-open");
+    assert.equal(await tab.eval(() => document.getElementById("system").value), "", "the system prompt is the conversation's");
+    await tab.page.select("#preset", "presetServer");
+    await tab.until(() => document.querySelectorAll(".field.changed").length === 0, "the server's settings again");
+    await tab.page.select("#preset", "mine");
+    await tab.until(() => document.getElementById("field-temperature").value === "0.3", "the preset");
+    await tab.click("#reset");
+    assert.equal(await tab.count(".field.changed"), 0);
+  },
+  async "reasoning collapses, tool calls are shown"({ tab, stub }) {
+    stub.next = { reasoning: "I think *hard* about it.", text: "Done.", calls: [{ name: "weather", arguments: "{\"city\":\"Oslo\"}" }] };
+    await tab.ask("go");
+    assert.match(await tab.text(".thought summary"), /Reasoning \(5 words\)/);
+    assert.equal(await tab.eval(() => document.querySelector(".thought").open), false);
+    await tab.click(".thought summary");
+    await tab.until(() => document.querySelector(".thought em")?.textContent === "hard", "the reasoning opens");
+    assert.match(await tab.text(".call"), /weather[\s\S]*"city": "Oslo"/);
+  },
+  async "prefill progress"({ tab, stub }) {
+    stub.next = { text: "x", progress: { total: 4000, cache: 0, processed: 1000 } };
+    await tab.send("long prompt");
+    await tab.until(() => /Prefill: 1,000 of 4,000/.test(document.querySelector(".notice.progress")?.textContent), "progress");
+    await tab.finished();
+  },
+  async "API key: the error leads to the field"({ context, stub }) {
+    stub.key = "secret";
+    const tab = await Tab.open(context, stub.url, { wait: false });
+    await tab.until(() => /needs an API key/.test(document.getElementById("banner").textContent), "the banner");
+    await tab.clickText("Enter the API key");
+    await tab.until(() => document.activeElement.id === "key", "the field has the focus");
+    await tab.page.keyboard.type("secret");
+    await tab.key("Tab");
+    await tab.until(() => document.getElementById("model").options.length === 1 && !document.getElementById("banner").textContent, "connected");
+    await tab.page.close();
+  },
+  async "a full context: the choice to forget, summarise or stop"({ tab, stub }) {
+    stub.context = 400;
+    await tab.reload();
+    stub.next = { text: "filler words ".repeat(80) };
+    await tab.ask("first");
+    await tab.ask("second");
+    const before = chatRequests(stub).length;
+    await tab.send("third");
+    await tab.until(() => !document.getElementById("full").hidden, "the choice");
+    assert.equal(chatRequests(stub).length, before, "nothing is sent before the choice");
+    assert.match(await tab.text("#full"), /Forget the oldest messages \(\d+;/);
+    await tab.click("#full input[value=shift]");
+    await tab.click("#send");
+    await tab.until((n) => document.querySelectorAll(".message").length === n, "sent", 6);
+    await tab.finished();
+    assert.ok(chatRequests(stub).at(-1).body.messages.length < 5);
+    assert.ok(await tab.count(".message.forgotten") >= 2);
+    await tab.click("#input");
+    await tab.page.keyboard.type("fourth");
+    await tab.until(() => !document.getElementById("full").hidden, "the choice again");
+    stub.next = (asked) => ({ text: asked.stream ? "short" : "the SUMMARY" });
+    await tab.click("#full input[value=summarise]");
+    await tab.click("#send");
+    await tab.until((n) => document.querySelectorAll(".message").length === n, "sent", 8);
+    await tab.finished();
+    assert.match(chatRequests(stub).at(-1).body.messages[0].content, /the SUMMARY/);
+    await tab.send("w ".repeat(420).trim());
+    await tab.until(() => /alone does not fit/.test(document.getElementById("full").textContent), "too long for itself");
+  },
+  async "export and import"({ tab, stub }) {
+    stub.next = { text: "an answer with `code`" };
+    await tab.ask("a question");
+    await tab.eval(() => {
+      globalThis.saved = [];
+      URL.createObjectURL = (blob) => { globalThis.saved.push(blob); return "data:,x"; };
+      HTMLAnchorElement.prototype.click = function click() {};
+    });
+    await tab.click(`button[aria-label^="Export “"]`);
+    await tab.clickText("Markdown", ".menu button");
+    await tab.click("#export-all");
+    await tab.until(() => globalThis.saved.length === 2, "two files");
+    const [markdown, json] = await tab.eval(() => Promise.all(globalThis.saved.map((blob) => blob.text())));
+    assert.match(markdown, /^# a question\n\n## You\n\na question\n\n## Model\n\nan answer with `code`\n$/);
+    const file = join(tmpdir(), "tenon-export.json");
+    writeFileSync(file, json);
+    await (await tab.page.$("#import-file")).uploadFile(file);
+    await tab.until(() => document.querySelectorAll("#list li").length === 2, "imported beside the original");
+    writeFileSync(file, "nonsense");
+    await (await tab.page.$("#import-file")).uploadFile(file);
+    await tab.until(() => [...document.querySelectorAll(".toast")].some((node) => /cannot be imported/.test(node.textContent)), "a bad file is refused");
+  },
+  async "old conversations are taken over"({ tab }) {
+    await tab.eval(() => localStorage.setItem("tenon.conversations", JSON.stringify([{ id: 1, messages: [{ role: "user", content: "old question" }, { role: "assistant", content: "old answer" }] }])));
+    await tab.reload();
+    await tab.click("#list .title");
+    await tab.until(() => document.querySelectorAll(".message").length === 2, "the old conversation");
+    assert.deepEqual(await tab.texts(".message .text"), ["old question", "old answer"]);
+  },
+  async "copy buttons, colours of code, math"({ tab, stub }) {
+    stub.next = { text: "```python\ndef f(): return 1\n```\n\n$x^2$ and\n\n$$\\frac{1}{2}$$\n" };
+    await tab.ask("go");
+    await tab.until(() => document.querySelector(".hljs-keyword")?.textContent === "def" && document.querySelectorAll(".katex").length === 2, "colours and math");
+    await tab.eval(() => { globalThis.copied = ""; Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => { globalThis.copied = text; } }, configurable: true }); });
+    await tab.click(".code button");
+    await tab.until(() => globalThis.copied === "def f(): return 1\n", "the code is copied");
+    await tab.click(".message.assistant " + tab.button("Copy the message"));
+    await tab.until(() => globalThis.copied.startsWith("```python"), "the message is copied");
+  },
+  async "hostile Markdown is harmless"({ tab, stub }) {
+    for (const text of hostile) {
+      if (text.length > 30000) continue;
+      stub.next = { pieces: text.match(/[^]{1,400}/gu) ?? [], text };
+      await tab.click("#new");
+      await tab.ask("x");
+      assert.equal(await tab.eval(() => globalThis.hacked), undefined, text.slice(0, 60));
+      assert.equal(await tab.count(".text :is(script, img, iframe, style, form, object), .text [onclick], .text [onerror], .text a[href^='javascript' i]"), 0, text.slice(0, 60));
+    }
+    assert.ok(!tab.problems.some((text) => /Content Security Policy|Refused/i.test(text)), tab.problems.join());
+  },
+  async "keyboard alone"({ tab, stub }) {
+    stub.next = { text: "hi" };
+    await tab.page.keyboard.type("typed at once"); // the field has the focus at the start
+    await tab.key("Shift", "Enter");
+    await tab.page.keyboard.type("second line");
+    await tab.key("Enter");
+    await tab.finished();
+    assert.equal(chatRequests(stub)[0].body.messages[0].content, "typed at once\nsecond line");
+    await tab.key("Control", "k");
+    assert.equal(await tab.eval(() => document.activeElement.id), "search");
+    await tab.key("Tab");
+    assert.ok(await tab.eval(() => document.activeElement.matches("#list .title")));
+    await tab.key("Delete");
+    await tab.until(() => document.querySelectorAll("#list li").length === 0, "deleted by key");
+    await tab.eval(() => document.activeElement.blur());
+    await tab.key("/");
+    assert.equal(await tab.eval(() => document.activeElement.id), "input");
+    for (let i = 0, seen = new Set(); i < 40; i++) { // every control can be reached, and the focus never gets stuck
+      await tab.key("Tab");
+      const at = await tab.eval(() => document.activeElement.id || document.activeElement.outerHTML.slice(0, 80));
+      if (i < 5) assert.ok(!seen.has(at), at);
+      seen.add(at);
+    }
+  },
+  async "phone: nothing overflows, the menu opens and closes"({ context, stub }) {
+    const tab = await Tab.open(context, stub.url, { width: 360, height: 640 });
+    stub.next = { text: corpus(3).join("\n\n") + "\n\n| a wide | table |\n|---|---|\n| " + "word".repeat(40) + " | x |\n\n```\n" + "long ".repeat(60) + "\n```" };
+    await tab.ask("go");
+    const width = () => tab.eval(() => document.documentElement.scrollWidth);
+    assert.ok(await width() <= 360, "the chat overflows");
+    assert.ok(!await tab.eval(() => document.getElementById("side").checkVisibility()));
+    await tab.click("#menu");
+    assert.ok(await tab.eval(() => document.getElementById("side").checkVisibility()));
+    await tab.key("Escape");
+    assert.ok(!await tab.eval(() => document.getElementById("side").checkVisibility()));
+    await tab.click("#show-memory");
+    assert.ok(await width() <= 360, "the memory view overflows");
+    await tab.page.close();
+  },
+  async "right-to-left text, German"({ tab, stub }) {
+    stub.next = { text: "مرحبا بك\n\nHello" };
+    await tab.ask("שלום");
+    const directions = await tab.eval(() => [...document.querySelectorAll(".message.assistant .text p")].map((node) => getComputedStyle(node).direction));
+    assert.deepEqual(directions, ["rtl", "ltr"]);
+    await tab.click("#settings-open");
+    await Promise.all([tab.page.waitForNavigation(), tab.page.select("#language", "de")]);
+    await tab.ready();
+    assert.equal(await tab.eval(() => document.documentElement.lang), "de");
+    assert.equal(await tab.text("#new"), "Neues Gespräch");
+  },
+  async "accessibility: chat, settings and the empty view, both themes, both sizes"({ tab, stub }) {
+    for (const theme of ["light", "dark"]) {
+      await tab.eval((name) => { document.documentElement.dataset.theme = name; }, theme);
+      await checkAccess(tab, `empty, ${theme}`);
+      stub.next = { text: corpus(40).slice(4, 12).join("\n\n"), reasoning: "Hm.", finish: "length" };
+      await tab.ask("go");
+      await sleep(300);
+      await checkAccess(tab, `chat, ${theme}`);
+      await tab.page.setViewport({ width: 360, height: 640 });
+      await checkAccess(tab, `phone, ${theme}`);
+      await tab.page.setViewport({ width: 1100, height: 760 });
+      await tab.click("#settings-open");
+      await checkAccess(tab, `settings, ${theme}`);
+      await tab.key("Escape");
+      await tab.click("#new");
+    }
+  },
+  async "the model picker"({ tab, stub }) {
+    stub.models = ["alpha", "beta"];
+    await tab.reload();
+    await tab.page.select("#model", "beta");
+    await tab.until(() => /beta/.test(document.getElementById("empty-title").textContent), "the other model");
+    stub.next = { text: "hi" };
+    await tab.ask("go");
+    assert.equal(chatRequests(stub)[0].body.model, "beta");
+    assert.equal(await tab.text(".message.assistant .who"), "beta");
+    await tab.reload();
+    assert.equal(await tab.eval(() => document.getElementById("model").value), "beta");
+  },
+  async "theme follows the system and the choice is kept"({ tab }) {
+    const back = () => tab.eval(() => getComputedStyle(document.body).backgroundColor);
+    const first = await back();
+    await tab.click("#theme");
+    const second = await back();
+    assert.notEqual(first, second);
+    await tab.reload();
+    assert.equal(await back(), second);
+  },
+};
+
+function makePDF(text) {
+  const objects = ["<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>", "",
+    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"];
+  const content = `BT /F1 18 Tf 20 100 Td (${text}) Tj ET`;
+  objects[3] = `<< /Length ${content.length} >>\nstream\n${content}\nendstream`;
+  let file = "%PDF-1.4\n";
+  const offsets = objects.map((object, i) => {
+    const at = file.length;
+    file += `${i + 1} 0 obj\n${object}\nendobj\n`;
+    return at;
+  });
+  const xref = file.length;
+  return file + `xref\n0 6\n0000000000 65535 f \n${offsets.map((at) => String(at).padStart(10, "0") + " 00000 n \n").join("")}trailer << /Size 6 /Root 1 0 R >>\nstartxref\n${xref}\n%%EOF`;
+}
+
+const browser = await startBrowser(kind);
+let failures = 0, n = 0;
+for (const [name, test] of Object.entries(tests)) {
+  if (!name.includes(pattern) || (process.env.FROM && n === 0 && !name.includes(process.env.FROM))) continue;
+  n++;
+  const start = Date.now(), stub = await startStub(), context = await browser.createBrowserContext();
+  let tab = null;
+  try {
+    tab = /\{ ?tab\b/.test(test.toString()) ? await Tab.open(context, stub.url) : null;
+    await test({ tab, stub, context });
+    if (tab) assert.deepEqual(tab.problems.filter((text) => !/ERR_CONNECTION|NetworkError|Failed to load resource/.test(text)), [], "messages of the console");
+    console.log(`ok     ${name} (${Date.now() - start} ms)`);
+  } catch (error) {
+    failures++;
+    console.log(`FAILED ${name}: ${error.stack.split("\n").slice(0, 14).join("\n")}`);
+    if (tab?.problems.length) console.log("console:", tab.problems.slice(0, 5).join("\n"));
+    if (process.env.SHOTS && tab) await tab.page.screenshot({ path: `${process.env.SHOTS}/failed-${n}.png` }).catch(() => {});
+  }
+  await context.close().catch(() => {});
+  await stub.close().catch(() => {});
+}
+await browser.close();
+console.log(`${kind}: ${n} tests, ${failures} failed`);
+process.exit(failures ? 1 : 0);

@@ -1,0 +1,126 @@
+/* The engine thread: its slots, its batches, and the functions that its files share. */
+#ifndef TENON_SERVE_BATCH_H
+#define TENON_SERVE_BATCH_H
+
+#include "serve/serve.h"
+#include "speculate/speculation.h"
+
+#include "tenon/cpu.h"
+
+struct slot {
+    struct job *job; /* NULL: idle; `tokens` are those of the last conversation then, and belong to `key` */
+    tn_token *tokens;
+    int32_t count, n_kv; /* tokens; how many of them are in the KV cache as this slot's sequence */
+    uint64_t key;
+    int32_t branch;     /* other texts branch here: there is a checkpoint on the way; 0: none */
+    int32_t checkpoint; /* the last one that was asked for */
+    int32_t n_prompt, n_scored, n_predicted, n_cached;
+    uint64_t task, began, prompted, used;
+    bool in_batch;     /* has tokens in the batch of this round */
+    tn_status sampled; /* by the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
+    char error[200];
+    bool stalled;          /* moved aside: its cells were freed for others; it waits until its tokens fit again */
+    bool shifted;          /* its context was full, and its oldest tokens were given up */
+    const tn_guess *guess; /* of this round; NULL: none, or settled */
+    int32_t n_right;       /* of its tokens, that were sampled as well */
+    int32_t n_drafted, n_accepted;
+};
+
+/* The logits after the last token of a slot. */
+struct sample_row {
+    struct slot *slot;
+    int32_t row; /* of the decode's outputs */
+};
+
+struct engine {
+    struct served *served;
+    tn_session *session; /* NULL: an encoder, which only makes embeddings */
+    struct slot *slots;
+    int n_slots, turn;
+    bool keeps_prefixes;
+    int32_t n_batch; /* max tokens of a batch */
+    int32_t n_piece; /* max prompt tokens of a batch */
+    int32_t n_score; /* max prompt tokens with log-probabilities of a batch */
+    /* The batch of this round. */
+    tn_token *tokens;
+    int32_t *seqs, *positions;
+    bool *outputs, *checkpoints, *guessed;
+    int32_t n_tokens;
+    /* Rows to sample from in this round, one for each slot that gets a token. */
+    struct sample_row *rows;
+    int n_rows;
+    atomic_int *next_row;   /* of each thread's share */
+    tn_threadpool *threads; /* used by the sessions, too */
+    struct speculation speculation;
+    tn_guess *guesses; /* of this round, one for each slot that generates */
+    int32_t n_guesses;
+    uint64_t n_tasks, map_time;
+    bool embedding; /* the embedding session is decoding */
+    tn_token_prob top[MAX_TOP];
+};
+
+/* ---- batch.c, embedder.c ---- */
+
+void engine_run(struct engine *e);                     /* until the model is to be unloaded and no job is left */
+void engine_publish_state(struct engine *e, bool now); /* to the HTTP thread */
+bool engine_should_abort(void *user);                  /* tn_abort_fn; user is the engine */
+bool embed_round(struct engine *e);                    /* embeds one batch of texts; false if none waits */
+
+/* ---- room.c ---- */
+
+/* Takes jobs off the queue as long as there are slots and cells for them. Cancelled jobs and slot actions need none.
+ */
+void admit_jobs(struct engine *e);
+/* Lets the oldest job that was moved aside continue when there is room for it, or when no other runs. */
+void resume_stalled_job(struct engine *e);
+/* Frees the cells of the youngest job if others run; it waits then. False if there is none. Kept prefixes have been
+ * given up before. */
+bool stall_youngest_job(struct engine *e);
+/* Makes room in the slots whose tokens fill their context. */
+void shift_full_slots(struct engine *e);
+
+/* ---- guesses.c ---- */
+
+void guesses_make(struct engine *e); /* for the slots that generate in this round */
+/* Whether the token that was just sampled is the next one of the slot's guess: it is in the KV cache then. */
+bool guess_matches(struct slot *slot, tn_token token);
+/* Takes back what was guessed and not sampled. Before a slot's tokens are kept, and at the end of a round. */
+void guess_settle(struct engine *e, struct slot *slot);
+void guesses_drop(struct engine *e); /* after a failed decode: none are in the KV cache */
+
+/* ---- lost_file.c ---- */
+
+#define LOST_FILE "the model's file was truncated while it was in use"
+bool file_is_lost(void);
+void fail_all_jobs(struct engine *e, const char *why); /* those in slots and those that wait */
+
+/* ---- slot_cache.c ---- */
+
+void slot_clear(struct engine *e, struct slot *slot); /* removes its tokens from the KV cache */
+void slot_assign(struct engine *e, struct slot *slot, struct job *job);
+/* Its empty sequence begins with the longest prefix of the job's tokens that the session holds. */
+void slot_take_prefix(struct engine *e, struct slot *slot);
+void slot_keep_prefix(struct engine *e, struct slot *slot); /* for later jobs, while this one goes on */
+void slot_release(struct engine *e, struct slot *slot);     /* its job has ended; what it has computed is kept */
+/* The idle slot that the job asks for, or the one longest unused. NULL: it is, or all are, busy. */
+struct slot *slot_choose(struct engine *e, const struct job *job);
+void slot_act(struct engine *e, struct job *job); /* saves, restores or erases a slot */
+
+/* ---- output.c ---- */
+
+/* Sends a token with the text that it completed; `logits` for log-probabilities, may be NULL. */
+void output_token(struct engine *e, struct slot *slot, tn_token token, const float *logits, const char *text,
+                  size_t length, bool of_prompt);
+/* Sends the last piece of a job; `detail` is the stop string or the error. Ownership of `vector` passes on. */
+void output_end_job(struct served *served, struct job *job, enum finish finish, const struct job_stats *stats,
+                    const char *text, size_t length, const char *detail, float *vector, size_t n_vector);
+/* The same for the job of a slot, which is idle then. */
+void output_end_slot(struct engine *e, struct slot *slot, enum finish finish, const char *text, size_t length,
+                     const char *detail, bool truncated);
+/* Says how far the prompt of the slot's job is, if its request asks for that. */
+void output_progress(struct engine *e, struct slot *slot);
+/* Wakes the HTTP thread for the pieces sent since the last time: `now`, at the end of a job, or when its pause
+ * between two calls is over. */
+void output_wake(struct served *served, bool now);
+
+#endif

@@ -1,0 +1,125 @@
+/* Event streams (SSE): chunks of a response that is sent while it is generated. */
+#include "serve/http/http.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+enum { MAX_UNSENT = 256 * 1024 };
+
+void stream_start(struct request *r) {
+    if (r->started || !r->http) return;
+    struct evkeyvalq *out = evhttp_request_get_output_headers(r->http);
+    add_reply_headers(r->served->server, r->http,
+                      r->lines ? "application/x-ndjson" : "text/event-stream; charset=utf-8");
+    evhttp_add_header(out, "Cache-Control", "no-cache");
+    evhttp_add_header(out, "X-Accel-Buffering", "no");
+    /* Sends every piece of text at once instead of waiting until the previous one is acknowledged. */
+    struct bufferevent *bev = bufferevent_of(r->http);
+    int on = 1;
+    if (bev) setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    log_access(r->served->server, r->http, 200);
+    evhttp_send_reply_start(r->http, 200, "OK");
+    const char *coding = evhttp_find_header(out, "Transfer-Encoding");
+    r->chunked = coding && strcmp(coding, "chunked") == 0;
+    r->started = true;
+}
+
+/* The connection has sent everything: jobs that were paused for a slow client go on. */
+static void resume_jobs(struct evhttp_connection *connection, void *user) {
+    struct request *r = user;
+    (void)connection;
+    bool any = false;
+    for (size_t i = 0; i < r->n_jobs; i++) any = atomic_exchange(&r->jobs[i]->paused, false) || any;
+    if (any) engine_wake(r->served);
+}
+
+enum { MAX_PARTS = 4 };
+
+/* Writes a chunk to the socket directly while nothing else is waiting to be sent, which saves the round trip through
+ * the event loop. Returns false when libevent has to send it. Bytes that the socket did not take are left to
+ * libevent. */
+static bool send_directly(struct request *r, const struct iovec *parts, int n, size_t length) {
+    struct bufferevent *bev = bufferevent_of(r->http);
+    if (!bev || !r->chunked || evbuffer_get_length(bufferevent_get_output(bev)) > 0) return false;
+    char size[24];
+    struct iovec all[MAX_PARTS + 2] = {{size, (size_t)snprintf(size, sizeof size, "%zx\r\n", length)}};
+    memcpy(all + 1, parts, (size_t)n * sizeof *parts);
+    all[n + 1] = (struct iovec){"\r\n", 2};
+    ssize_t sent = sendmsg(bufferevent_getfd(bev), &(struct msghdr){.msg_iov = all, .msg_iovlen = (size_t)n + 2},
+                           MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent <= 0) return false; /* libevent notices a broken connection */
+    for (int i = 0; i < n + 2; i++) {
+        size_t done = (size_t)sent < all[i].iov_len ? (size_t)sent : all[i].iov_len;
+        sent -= (ssize_t)done;
+        if (done < all[i].iov_len) bufferevent_write(bev, (char *)all[i].iov_base + done, all[i].iov_len - done);
+    }
+    return true;
+}
+
+static void send_or_queue(struct request *r, const struct iovec *parts, int n, size_t length) {
+    r->last_sent = tn_time_ns();
+    if (send_directly(r, parts, n, length)) return;
+    struct evbuffer *buffer = evbuffer_new();
+    if (!buffer) return;
+    for (int i = 0; i < n; i++) evbuffer_add(buffer, parts[i].iov_base, parts[i].iov_len);
+    evhttp_send_reply_chunk_with_cb(r->http, buffer, resume_jobs, r);
+    evbuffer_free(buffer);
+    struct bufferevent *bev = bufferevent_of(r->http);
+    if (bev && evbuffer_get_length(bufferevent_get_output(bev)) > MAX_UNSENT)
+        for (size_t i = 0; i < r->n_jobs; i++) atomic_store(&r->jobs[i]->paused, true);
+}
+
+void stream_send_collected(struct request *r) {
+    const size_t length = r->n_unsent;
+    r->n_unsent = 0;
+    if (r->http && length > 0) send_or_queue(r, &(struct iovec){r->unsent, length}, 1, length);
+}
+
+/* While pieces are handled, their text is collected, so that a connection gets it as one chunk. */
+static void send_chunk(struct request *r, const struct iovec *parts, int n) {
+    size_t length = 0;
+    for (int i = 0; r->recording && i < n; i++) recording_add(r, parts[i].iov_base, parts[i].iov_len);
+    if (!r->http) return;
+    stream_start(r);
+    for (int i = 0; i < n; i++) length += parts[i].iov_len;
+    if (length > sizeof r->unsent - r->n_unsent) stream_send_collected(r);
+    if (!r->served->server->collecting || length > sizeof r->unsent) {
+        send_or_queue(r, parts, n, length);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        memcpy(r->unsent + r->n_unsent, parts[i].iov_base, parts[i].iov_len);
+        r->n_unsent += parts[i].iov_len;
+    }
+}
+
+void stream_send_raw(struct request *r, const char *text) {
+    send_chunk(r, &(struct iovec){(void *)(uintptr_t)text, strlen(text)}, 1);
+}
+
+void stream_send_text(struct request *r, const char *event, const char *json, size_t length) {
+    char name[80] = "data: ";
+    if (event) snprintf(name, sizeof name, "event: %s\ndata: ", event);
+    send_chunk(r, (struct iovec[]){{name, strlen(name)}, {(void *)(uintptr_t)json, length}, {"\n\n", 2}}, 3);
+}
+
+void stream_send(struct request *r, const char *event, json_t *json) {
+    char *text = (r->http || r->recording) && json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (text) stream_send_text(r, event, text, strlen(text));
+    free(text);
+}
+
+void stream_end(struct request *r) {
+    stream_send_collected(r);
+    if (!r->http) return;
+    struct evhttp_request *http = r->http;
+    request_detach(r);
+    evhttp_send_reply_end(http);
+}

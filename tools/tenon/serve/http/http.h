@@ -1,0 +1,42 @@
+/* What the files of the HTTP side share: request.c, event_stream.c, reply.c and routes.c. */
+#ifndef TENON_SERVE_HTTP_H
+#define TENON_SERVE_HTTP_H
+
+#include "serve/serve.h"
+
+void on_request(struct evhttp_request *http, void *user); /* evhttp's callback; user is the server */
+/* Prefixes are shared by requests of the same API key, or by all. */
+uint64_t prefix_key(const struct server *server, struct evhttp_request *http);
+void take_pieces(struct served *served);   /* handles what the engine has produced since the last call */
+void ping_requests(struct server *server); /* sends comments to event streams that are silent */
+void cancel_requests(struct server *server);
+
+struct bufferevent *bufferevent_of(struct evhttp_request *http); /* of its connection; NULL when that is closed */
+void request_detach(struct request *request); /* before the last response; the connection lives on */
+
+/* Whether scripts of this web site may read answers (--cors-origins). */
+bool origin_allowed(const struct server *server, const char *origin);
+bool host_is_loopback(const char *host);
+/* recording.c: begin (where the client asks for it), add to and end the recording of an event stream. */
+void recording_begin(struct request *request);
+void recording_add(struct request *request, const void *bytes, size_t length);
+void recording_end(struct request *request);
+void recordings_free(struct server *server);
+void request_cancel(struct request *request);
+/* Runs a handler beside the HTTP thread (prepare.c); `body` NULL: it is parsed there, too. False: there is no memory,
+ * or there are no such threads. */
+bool prepare_request(struct served *served, struct evhttp_request *http, handler *handle, json_t *body, bool is_list);
+bool preparers_start(struct server *server);
+void preparers_stop(struct server *server);
+/* On such a thread: note what is to be sent or submitted, and return true. False on the HTTP thread. */
+bool prepare_reply(int code, const char *type, const void *text, size_t length);
+bool prepare_submit(struct request *request);
+json_t *parse_body(struct server *server, struct evhttp_request *http, const char *bytes, size_t length,
+                   bool is_list);
+void add_reply_headers(const struct server *server, struct evhttp_request *http, const char *type);
+void log_access(struct server *server, struct evhttp_request *http, int code);
+
+void stream_start(struct request *request);          /* sends the headers of an event stream, once */
+void stream_send_collected(struct request *request); /* sends what was collected while pieces were handled */
+
+#endif

@@ -1,0 +1,170 @@
+/* POST /fit: what a model of the server would take with other settings, and whether that fits on the devices when no
+ * other model is loaded. A thread plans it, one request at a time; until the plan is made the answer is 202. */
+#include "serve/serve.h"
+
+#include "engine/loaded_model.h"
+#include "engine/serving_params.h"
+#include "engine/speed_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct fit_work {
+    pthread_t thread;
+    /* Constant while the thread runs. */
+    char *asked; /* the request, to recognise it */
+    char path[4096];
+    tn_session_params params;
+    /* Set before `done`. */
+    json_t *answer; /* NULL: `error` says why */
+    char error[512];
+    atomic_bool cancelled, done;
+};
+
+/* ---- The thread ---- */
+
+static bool fit_cancelled(void *user) { return atomic_load(&((struct fit_work *)user)->cancelled); }
+
+static json_t *fit_device_json(const tn_fit_device *d) {
+    json_t *name = json_string(d->name);
+    return json_pack("{s:o, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", name ? name : json_string("?"),
+                     "layers", (int)d->n_layers, "weights", (json_int_t)(d->weights + d->adapters), "mapped",
+                     (json_int_t)d->mapped, "cache", (json_int_t)d->cache, "compute", (json_int_t)d->compute, "other",
+                     (json_int_t)(device_bytes(d) - d->weights - d->adapters - d->cache - d->compute), "needed",
+                     (json_int_t)device_bytes(d), "free", (json_int_t)d->free, "total", (json_int_t)d->total);
+}
+
+static json_t *fit_json(tn_session_plan *plan, const tn_model_info *info) {
+    const tn_session_params p = tn_session_plan_params(plan);
+    tn_fit fit = {0};
+    if (tn_session_plan_fit(plan, &fit) != TN_OK) return NULL;
+    json_t *devices = json_array(), *speed = json_null();
+    for (size_t i = 0; i < fit.n_devices; i++) json_array_append_new(devices, fit_device_json(&fit.devices[i]));
+    tn_session_speed predicted;
+    const tn_session_speed_params asked = {.prompt = p.n_ubatch < p.n_ctx ? p.n_ubatch : p.n_ctx, .depth = 0};
+    if (tn_session_plan_predict(plan, &asked, &predicted) == TN_OK)
+        speed = json_pack("{s:f, s:f}", "prefill", predicted.prefill, "decode", predicted.decode);
+    const bool fits = tn_session_plan_fits(plan);
+    const char *advice = fits ? tn_session_plan_warning(plan) : tn_session_plan_advice(plan);
+    json_t *answer =
+        json_pack("{s:b, s:s, s:i, s:i, s:s, s:s, s:I, s:i, s:o, s:o}", "fits", (int)fits, "advice",
+                  advice ? advice : "", "ctx", (int)p.n_ctx, "slots", (int)p.n_seqs, "cache_type_k",
+                  tn_type_name(p.cache_k), "cache_type_v", tn_type_name(p.cache_v), "parameters",
+                  (json_int_t)info->n_params, "layers", (int)info->n_layer, "devices", devices, "speed", speed);
+    tn_fit_free(&fit);
+    return answer;
+}
+
+static void *plan_fit(void *user) {
+    struct fit_work *w = user;
+    tn_model *model;
+    tn_session_plan *plan;
+    speed_cache_load();
+    tn_status status = tn_model_open(w->path, NULL, &model);
+    if (status == TN_OK) {
+        const tn_model_info info = tn_model_get_info(model);
+        status = tn_session_plan_new(model, &w->params, &plan);
+        if (status == TN_OK) {
+            w->answer = fit_json(plan, &info);
+            tn_session_plan_free(plan);
+        }
+        if (!w->answer) snprintf(w->error, sizeof w->error, "%s", tn_error());
+        tn_model_close(model);
+    } else {
+        snprintf(w->error, sizeof w->error, "%s", tn_error());
+    }
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+/* ---- Requests ---- */
+
+static bool read_cache_field(json_t *body, const char *name, tn_type *type, struct problem *problem) {
+    const char *text = NULL;
+    if (!field_text(body, name, &text, problem)) return false;
+    if (!text) return true;
+    for (int t = 0; t < (int)TN_TYPE_LIMIT; t++)
+        if (strcmp(tn_type_name((tn_type)t), text) == 0) {
+            *type = (tn_type)t;
+            return true;
+        }
+    return problem_set(problem, 400, "%s: unknown type %.40s", name, text);
+}
+
+/* The server's own parameters, with what the request changes. */
+static bool fill_fit(const struct served *served, json_t *body, struct fit_work *w, struct problem *problem) {
+    const struct server *server = served->server;
+    tn_session_params *p = &w->params;
+    int64_t ctx = server->params.n_ctx, slots = server->n_slots, layers = server->params.n_gpu_layers;
+    *p = server->params;
+    if (!field_int(body, "ctx", 0, INT32_MAX, &ctx, problem) || !field_int(body, "slots", 1, 1024, &slots, problem) ||
+        !field_int(body, "gpu_layers", -1, INT32_MAX, &layers, problem) ||
+        !read_cache_field(body, "cache_type_k", &p->cache_k, problem) ||
+        !read_cache_field(body, "cache_type_v", &p->cache_v, problem))
+        return false;
+    snprintf(w->path, sizeof w->path, "%s", served->path);
+    serving_params(p, (int32_t)slots, server->args);
+    p->n_ctx = (int32_t)ctx;
+    p->n_gpu_layers = (int32_t)layers;
+    p->n_threads = server->threads.n_threads;
+    p->assume_free = true; /* the model in use makes room */
+    p->n_adapters = p->n_controls = 0;
+    p->abort = fit_cancelled;
+    p->user = w;
+    return true;
+}
+
+void fit_forget(struct server *server) {
+    struct fit_work *w = server->fit;
+    if (!w) return;
+    atomic_store(&w->cancelled, true);
+    pthread_join(w->thread, NULL);
+    json_decref(w->answer);
+    free(w->asked);
+    tn_free(w);
+    server->fit = NULL;
+}
+
+static bool start_fit(const struct served *served, json_t *body, const char *asked, struct problem *problem) {
+    struct fit_work *w = tn_calloc(1, sizeof *w);
+    if (w) w->asked = strdup(asked);
+    bool fine = w && w->asked ? fill_fit(served, body, w, problem) : problem_set(problem, 500, "out of memory");
+    if (fine && pthread_create(&w->thread, NULL, plan_fit, w) != 0)
+        fine = problem_set(problem, 500, "cannot start planning");
+    if (fine) {
+        served->server->fit = w;
+        return true;
+    }
+    if (w) free(w->asked);
+    tn_free(w);
+    return false;
+}
+
+void serve_fit(struct served *served, struct evhttp_request *http, json_t *body) {
+    struct server *server = served->server;
+    struct problem problem = {0};
+    if (server->on_demand) served = models_find(server, json_string_value(json_object_get(body, "model")));
+    char *asked = json_dumps(body, JSON_COMPACT | JSON_SORT_KEYS);
+    struct fit_work *w = server->fit;
+    if (w && atomic_load(&w->done) && (!asked || strcmp(asked, w->asked) != 0)) fit_forget(server);
+    if (!served)
+        problem_set(&problem, 404, "unknown model; GET /v1/models lists the available ones");
+    else if (!asked)
+        problem_set(&problem, 500, "out of memory");
+    else if (!server->fit)
+        start_fit(served, body, asked, &problem);
+    w = server->fit;
+    if (problem.code) {
+        reply_problem(server, http, &problem);
+    } else if (!w || !atomic_load(&w->done)) { /* this request's or an earlier one's: the client asks again */
+        reply_json(server, http, 202, json_pack("{s:s}", "status", "planning"));
+    } else if (!w->answer) {
+        problem_set(&problem, 400, "%s", w->error);
+        reply_problem(server, http, &problem);
+        fit_forget(server);
+    } else {
+        reply_json(server, http, 200, json_incref(w->answer));
+        fit_forget(server);
+    }
+    free(asked);
+}

@@ -1,0 +1,191 @@
+/* Speculative decoding from the command line: its options, and the draft model. */
+#include "speculate/speculation.h"
+
+#include <string.h>
+
+/* ---- Options ---- */
+
+static const struct option option_list[] = {
+    {.name = "spec-type",
+     .value = "KIND",
+     .kind = OPTION_TEXT,
+     .choices = "auto none ngram draft mtp draft-simple draft-mtp ngram-simple ngram-map-k ngram-map-k4v ngram-mod "
+                "ngram-cache",
+     .fallback = "auto",
+     .help = "who guesses tokens that are then checked together: ngram (earlier text), draft (a smaller model, -md), "
+             "mtp (layers of the model for further tokens, or those of -md), none; auto is draft where a model is "
+             "given, else none. The text stays the same",
+     .env = "LLAMA_ARG_SPEC_TYPE"},
+    {.name = "model-draft",
+     .letter = "md",
+     .aliases = "--spec-draft-model",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "a smaller model with the same vocabulary that guesses tokens",
+     .env = "LLAMA_ARG_SPEC_DRAFT_MODEL"},
+    {.name = "draft-max",
+     .aliases = "--draft --draft-n --spec-draft-n-max",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = TN_GUESS_MOST,
+     .fallback = "7",
+     .help = "max tokens of a guess; its length follows from how often guesses are right and what they cost",
+     .env = "LLAMA_ARG_DRAFT_MAX LLAMA_ARG_SPEC_DRAFT_N_MAX"},
+    {.name = "draft-min",
+     .aliases = "--draft-n-min --spec-draft-n-min",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = TN_GUESS_MOST,
+     .fallback = "0",
+     .help = "shorter guesses are not used",
+     .env = "LLAMA_ARG_DRAFT_MIN LLAMA_ARG_SPEC_DRAFT_N_MIN"},
+    {.name = "draft-fixed",
+     .kind = OPTION_FLAG,
+     .help = "always guess --draft-max tokens, whether that pays or not: for measurements and tests"},
+    {.name = "draft-p-min",
+     .aliases = "--spec-draft-p-min",
+     .value = "P",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "0",
+     .help = "a guess ends before a token that is less probable than this",
+     .env = "LLAMA_ARG_SPEC_DRAFT_P_MIN"},
+    {.name = "gpu-layers-draft",
+     .letter = "ngld",
+     .aliases = "--n-gpu-layers-draft --spec-draft-ngl",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 1 << 20,
+     .fallback = "-1",
+     .words = "auto=-1 all=1048576",
+     .help = "number of the draft model's layers on GPUs; auto or -1 for as many as fit",
+     .env = "LLAMA_ARG_N_GPU_LAYERS_DRAFT"},
+    {.name = "device-draft",
+     .letter = "devd",
+     .aliases = "--spec-draft-device",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "the device of the draft model; otherwise those of the model"},
+    {.name = "spec-ngram-size-n",
+     .aliases = "--spec-ngram-simple-size-n --spec-ngram-map-k-size-n --spec-ngram-map-k4v-size-n",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 2,
+     .max = 1024,
+     .fallback = "3",
+     .help = "tokens that must have stood together before, for --spec-type ngram; above 8 is 8"},
+    {0},
+};
+const struct option_group speculation_options = {"Speculative decoding", option_list};
+
+static tn_spec_kind kind_from(const struct args *args) {
+    const char *text = args_text(args, "spec-type");
+    if (strcmp(text, "auto") == 0) return args_text(args, "model-draft") ? TN_SPEC_DRAFT : TN_SPEC_NONE;
+    if (strncmp(text, "ngram", 5) == 0) return TN_SPEC_NGRAM;
+    if (strcmp(text, "mtp") == 0 || strcmp(text, "draft-mtp") == 0) return TN_SPEC_MTP;
+    return strcmp(text, "none") == 0 ? TN_SPEC_NONE : TN_SPEC_DRAFT;
+}
+
+static tn_spec_params speculation_params(const struct args *args) {
+    const int32_t ngram = (int32_t)args_int(args, "spec-ngram-size-n");
+    return (tn_spec_params){.kind = kind_from(args),
+                            .n_max = (int32_t)args_int(args, "draft-max"),
+                            .n_min = (int32_t)args_int(args, "draft-min"),
+                            .p_min = (float)args_real(args, "draft-p-min"),
+                            .fixed = args_flag(args, "draft-fixed"),
+                            .ngram = ngram < 8 ? ngram : 8};
+}
+
+int speculation_read(const struct args *args, tn_spec_params *p) {
+    *p = speculation_params(args);
+    if (p->n_min > p->n_max)
+        return fail_usage(args, "--draft-min %d is more than --draft-max %d", p->n_min, p->n_max);
+    if (p->kind == TN_SPEC_DRAFT && !args_text(args, "model-draft"))
+        return fail_usage(args, "--spec-type draft needs a draft model: -md FILE");
+    return EXIT_OK;
+}
+
+int speculation_prepare(const struct args *args, tn_session_params *session) {
+    tn_spec_params p;
+    const int code = speculation_read(args, &p);
+    session->n_guess = !code && p.kind != TN_SPEC_NONE ? p.n_max : 0;
+    session->states = p.kind == TN_SPEC_MTP;
+    return code;
+}
+
+/* ---- The draft model ---- */
+
+void speculation_draft_params(const struct args *args, const tn_session_params *session, tn_session_params *draft) {
+    const char *device = args_text(args, "device-draft");
+    *draft = tn_session_params_default();
+    draft->n_ctx = session->n_ctx;
+    draft->n_batch = session->n_batch;
+    draft->n_ubatch = session->n_ubatch;
+    draft->n_seqs = session->n_seqs;
+    draft->n_outputs = session->n_seqs;
+    draft->n_guess = (int32_t)args_int(args, "draft-max");
+    draft->n_threads = session->n_threads;
+    draft->threads = session->threads;
+    draft->n_gpu_layers = (int32_t)args_int(args, "gpu-layers-draft");
+    draft->states = session->states;
+    draft->abort = session->abort;
+    draft->user = session->user;
+    if (device)
+        draft->devices[0] = strcmp(device, "none") == 0 ? "cpu" : device;
+    else
+        memcpy(draft->devices, session->devices, sizeof draft->devices);
+}
+
+static tn_status open_draft(const struct args *args, const tn_session *session, tn_threadpool *threads,
+                            struct speculation *s) {
+    tn_session_params main_params = tn_session_get_params(session), p;
+    tn_session_plan *plan = NULL;
+    tn_fit fit = {0};
+    main_params.threads = threads;
+    speculation_draft_params(args, &main_params, &p);
+    /* Layers for further tokens are in the model's own file, unless another one is named. */
+    const char *path = args_text(args, "model-draft");
+    if (!path) path = tn_gguf_path(tn_model_file(tn_session_model(session)));
+    const tn_model_params model = {.head = s->params.kind == TN_SPEC_MTP};
+    tn_status status = tn_model_open(path, &model, &s->model);
+    if (status == TN_OK) status = tn_session_plan_new(s->model, &p, &plan);
+    if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
+    for (size_t i = 0; i < fit.n_devices; i++) {
+        const tn_fit_device *d = &fit.devices[i];
+        s->planned_bytes += d->weights + d->cache + d->compute + d->scratch + d->staging + d->own;
+    }
+    if (status == TN_OK) status = tn_session_new(plan, &s->draft);
+    tn_fit_free(&fit);
+    tn_session_plan_free(plan);
+    return status == TN_OK ? TN_OK : tn_fail_more(status, " (the draft model)");
+}
+
+tn_status speculation_start(const struct args *args, tn_session *session, tn_threadpool *threads,
+                            struct speculation *s) {
+    *s = (struct speculation){.params = speculation_params(args)};
+    if (s->params.kind == TN_SPEC_NONE) return TN_OK;
+    const bool model = s->params.kind == TN_SPEC_DRAFT || s->params.kind == TN_SPEC_MTP;
+    tn_status status = model ? open_draft(args, session, threads, s) : TN_OK;
+    s->params.draft = s->draft;
+    if (status == TN_OK) status = tn_speculator_new(session, &s->params, &s->speculator);
+    s->planned_bytes += tn_speculator_bytes(s->speculator);
+    if (status != TN_OK) speculation_close(s);
+    return status;
+}
+
+int speculation_open(const struct args *args, tn_session *session, tn_threadpool *threads, struct speculation *s) {
+    const tn_status status = speculation_start(args, session, threads, s);
+    return status == TN_OK ? EXIT_OK
+                           : fail_status(status, "--spec-type %s", tn_spec_kind_name(speculation_params(args).kind));
+}
+
+void speculation_close(struct speculation *s) {
+    tn_speculator_free(s->speculator);
+    tn_session_free(s->draft);
+    tn_model_close(s->model);
+    *s = (struct speculation){0};
+}

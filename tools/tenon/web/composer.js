@@ -1,0 +1,258 @@
+// The field for the next message: text, documents, what they cost, and what to do when they do not fit.
+import { $, announce, element, icon, iconButton, toast } from "./dom.js";
+import { number, t } from "./i18n.js";
+import { currentPath, markForgotten, open, sendMessage } from "./conversation.js";
+import { answerRoom, planContext, summarise } from "./context.js";
+import { runIn, stopAnswer } from "./answer.js";
+import { readDocument } from "./attachments.js";
+import { countTokens, server } from "./server.js";
+import { saveConversation } from "./store.js";
+import { saveSettings, settings } from "./settings.js";
+import { titleFrom } from "./tree.js";
+
+let files = []; // { name, text, note, tokens }
+let plan = null; // of planContext
+let counting = null, countTimer = 0, saveTimer = 0;
+let hooks = { sent() {} };
+
+export function initComposer(handlers) {
+  hooks = handlers;
+  const input = $("input");
+  $("attach").append(icon("attach"));
+  $("send").append(icon("send"));
+  $("stop").append(icon("stop"));
+  input.addEventListener("input", () => { grow(); keepDraft(); countLater(); });
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    $("form").requestSubmit();
+  });
+  input.addEventListener("paste", (event) => {
+    if (!event.clipboardData?.files.length) return;
+    event.preventDefault();
+    addFiles(event.clipboardData.files);
+  });
+  $("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
+  $("stop").addEventListener("click", () => stopAnswer(open.conversation));
+  $("attach").addEventListener("click", () => $("files").click());
+  $("files").addEventListener("change", () => { addFiles($("files").files); $("files").value = ""; });
+  initDrop();
+}
+
+function initDrop() {
+  const area = $("chat"), holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
+  let depth = 0;
+  area.addEventListener("dragenter", (event) => { if (holdsFiles(event)) { depth++; area.classList.add("drop"); } });
+  area.addEventListener("dragleave", (event) => { if (holdsFiles(event) && --depth <= 0) area.classList.remove("drop"); });
+  area.addEventListener("dragover", (event) => { if (holdsFiles(event)) event.preventDefault(); });
+  area.addEventListener("drop", (event) => {
+    depth = 0;
+    area.classList.remove("drop");
+    if (!holdsFiles(event)) return;
+    event.preventDefault();
+    addFiles(event.dataTransfer.files);
+  });
+}
+
+// Browsers without field-sizing need the height set.
+const sizesItself = globalThis.CSS?.supports?.("field-sizing", "content");
+function grow() {
+  if (sizesItself) return;
+  const input = $("input");
+  input.style.height = "auto";
+  input.style.height = Math.min(input.scrollHeight + 2, 0.4 * innerHeight) + "px";
+}
+
+// ---- Documents ----
+
+export async function addFiles(list) {
+  for (const file of [...list]) { // the list of a field changes with it
+    try {
+      const added = await readDocument(file);
+      files.push(added);
+      drawFiles();
+      added.tokens = await countTokens(added.text).catch(() => 0);
+    } catch (error) {
+      toast(error.message);
+    }
+  }
+  drawFiles();
+  keepDraft();
+  countLater(0);
+}
+
+function drawFiles() {
+  $("attached").replaceChildren(...files.map((file) => {
+    const text = [file.name, file.note, file.tokens && t("tokens", { n: number(file.tokens) })].filter(Boolean).join(" · ");
+    const chip = element("span", { className: "chip" }, icon("attach"), element("span", {}, text));
+    const room = server.context - answerRoom() - 64;
+    if (file.tokens && server.context && file.tokens > room) {
+      const shorten = element("button", { type: "button" }, t("keepFitting", { n: number(room) }));
+      shorten.addEventListener("click", () => shortenFile(file, room));
+      chip.classList.add("warn");
+      chip.append(shorten);
+    }
+    chip.append(iconButton("close", t("removeFile", { name: file.name }), () => {
+      files = files.filter((other) => other !== file);
+      drawFiles();
+      keepDraft();
+      countLater(0);
+    }));
+    return chip;
+  }));
+}
+
+// Keeps the beginning of a document, up to a number of tokens.
+async function shortenFile(file, room) {
+  for (let tries = 0; tries < 5 && file.tokens > room; tries++) {
+    file.text = file.text.slice(0, Math.floor(file.text.length * room / file.tokens * 0.98));
+    file.tokens = await countTokens(file.text);
+  }
+  file.note = t("shortened");
+  drawFiles();
+  keepDraft();
+  countLater(0);
+}
+
+// ---- Drafts ----
+
+function keepDraft() {
+  const { conversation } = open;
+  if (!conversation) return;
+  conversation.draft = $("input").value;
+  conversation.draftFiles = files;
+  clearTimeout(saveTimer);
+  saveTimer = setTimeout(() => hooks.draft(conversation), 300);
+}
+export function showDraft() {
+  $("input").value = open.conversation?.draft ?? "";
+  files = open.conversation?.draftFiles ?? [];
+  drawFiles();
+  grow();
+  countLater(0);
+}
+export function setText(text) {
+  $("input").value = text;
+  grow();
+  keepDraft();
+  countLater();
+  $("input").focus();
+}
+
+// ---- The context meter ----
+
+function countLater(delay = 350) {
+  clearTimeout(countTimer);
+  countTimer = setTimeout(count, delay);
+}
+export const recount = () => countLater(0);
+
+async function count() {
+  counting?.abort();
+  const mine = (counting = new AbortController()), { conversation } = open;
+  if (!conversation || !server.context || runIn(conversation)) return;
+  try {
+    const made = await planContext(conversation, currentPath(), $("input").value, files, mine.signal);
+    if (mine.signal.aborted || open.conversation !== conversation) return;
+    plan = made;
+    drawMeter();
+  } catch { /* the server is busy loading or gone; sending says so */ }
+}
+
+function drawMeter() {
+  const meter = $("meter"), { used, next, added, limit, fits, skip } = plan;
+  meter.hidden = false;
+  meter.querySelector("meter").max = limit;
+  meter.querySelector("meter").value = Math.min(limit, next);
+  meter.querySelector("meter").high = limit - answerRoom();
+  const text = added ? t("meterNext", { used: number(next), limit: number(limit), added: number(added) }) : t("meter", { used: number(used), limit: number(limit) });
+  meter.querySelector("span").textContent = text;
+  meter.classList.toggle("over", !fits);
+  const panel = $("full");
+  panel.hidden = fits || !added; // there is nothing to decide before there is a message
+  if (panel.hidden) return;
+  const forgotten = Math.max(0, skip - (open.conversation.skip ?? 0));
+  const choice = open.conversation.fullContext ?? settings.fullContext;
+  const options = plan.alone ? ["stop"] : ["shift", "summarise", "stop"];
+  const key = [open.conversation.id, forgotten, choice, plan.alone].join(); // what is shown keeps the focus
+  if (panel.dataset.key === key && panel.childElementCount) return;
+  panel.dataset.key = key;
+  const radios = options.map((kind) => {
+    const radio = element("input", { type: "radio", name: "full", value: kind, checked: kind === choice });
+    radio.addEventListener("change", () => {
+      open.conversation.fullContext = kind;
+      panel.dataset.key = [open.conversation.id, forgotten, kind, plan.alone].join();
+      hooks.draft(open.conversation);
+    });
+    return element("label", {}, radio, element("span", {}, t("full_" + kind, { n: forgotten })));
+  });
+  const always = element("button", { type: "button", className: "link" }, t("fullAlways"));
+  always.addEventListener("click", () => {
+    settings.fullContext = open.conversation.fullContext ?? settings.fullContext;
+    saveSettings();
+    announce(t("saved"));
+  });
+  panel.replaceChildren(element("fieldset", {}, element("legend", {}, plan.alone ? t("fullAlone") : t("fullTitle")), ...radios, plan.alone ? "" : always));
+}
+
+// ---- Sending ----
+
+// Makes room as chosen. Returns false where the message must not be sent.
+async function makeRoom(conversation, text) {
+  plan = await planContext(conversation, currentPath(), text, files).catch(() => null);
+  if (!plan || plan.fits) return true;
+  const choice = conversation.fullContext ?? settings.fullContext;
+  if (plan.alone || choice === "ask" || choice === "stop") {
+    drawMeter();
+    announce(t("fullTitle"));
+    $("full").querySelector("input")?.focus();
+    return false;
+  }
+  if (choice === "summarise" && plan.skip > (conversation.skip ?? 0)) {
+    const note = toast(t("summarising"), null, null, 600);
+    try {
+      conversation.summary = await summarise(conversation, currentPath(), plan.skip);
+    } catch (error) {
+      toast(t("summaryFailed", { why: error.message }));
+      return false;
+    } finally {
+      note.remove();
+    }
+  }
+  conversation.skip = plan.skip;
+  markForgotten();
+  return true;
+}
+
+let sending = false;
+async function send() {
+  const { conversation } = open, text = $("input").value.trim();
+  if (!conversation || sending || runIn(conversation) || (!text && !files.length)) return;
+  sending = true;
+  drawState();
+  try {
+    if (!(await makeRoom(conversation, text)) || open.conversation !== conversation) return;
+    if (!conversation.title) conversation.title = titleFrom(text || files[0].name);
+    const attached = files.map(({ name, text: body, tokens }) => ({ name, text: body, tokens }));
+    files = [];
+    Object.assign(conversation, { draft: "", draftFiles: [] });
+    $("input").value = "";
+    clearTimeout(saveTimer);
+    $("full").hidden = true;
+    drawFiles();
+    grow();
+    sendMessage(text, attached);
+    saveConversation(conversation);
+    hooks.sent(conversation);
+  } finally {
+    sending = false;
+    drawState();
+  }
+}
+
+export function drawState() {
+  const running = !!(open.conversation && runIn(open.conversation));
+  $("send").hidden = running;
+  $("send").disabled = sending;
+  $("stop").hidden = !running;
+}

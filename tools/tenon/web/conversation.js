@@ -1,0 +1,246 @@
+// The conversation on the screen: its messages, versions, and the end of the text while it grows.
+import { $, announce, icon } from "./dom.js";
+import { t } from "./i18n.js";
+import { isRunning, newMessage, newestLeaf, pathTo } from "./tree.js";
+import { loadMessages, runsElsewhere, saveConversation, saveMessage, tellTabs } from "./store.js";
+import { continueAnswer, runIn, runOf, startAnswer } from "./answer.js";
+import { buildNow, expectedHeight, forgetWaiting, loadMarkdown, MessageView, observe } from "./message.js";
+
+export const open = { conversation: null, messages: new Map() };
+const views = new Map(); // message id → MessageView
+let hooks = { changed() {}, settings() {}, empty() {} };
+let makeView = null;
+let follows = true; // the end of the text stays in view
+let loading = 0;
+
+export function initConversation(handlers) {
+  hooks = { ...hooks, ...handlers };
+  const log = $("messages");
+  log.addEventListener("scroll", () => {
+    follows = log.scrollHeight - log.scrollTop - log.clientHeight < 48;
+    $("to-end").hidden = follows;
+  }, { passive: true });
+  const sizes = new ResizeObserver(() => { if (follows) scrollToEnd(); });
+  sizes.observe($("thread")); // formulas and code come later
+  sizes.observe(log);         // the field below grows
+  $("to-end").append(icon("down"));
+  $("to-end").addEventListener("click", scrollToEnd);
+}
+
+export const currentPath = () => (open.conversation ? pathTo(open.messages, open.conversation.leaf) : []);
+
+export function scrollToEnd() {
+  const log = $("messages");
+  follows = true;
+  log.scrollTop = log.scrollHeight;
+  $("to-end").hidden = true;
+}
+
+// Opens a conversation; `target` is a message to show, else its end is shown.
+export async function openConversation(conversation, target) {
+  const turn = ++loading;
+  const [messages, make] = await Promise.all([loadMessages(conversation.id), loadMarkdown()]);
+  if (turn !== loading) return;
+  makeView = make;
+  const run = runIn(conversation);
+  if (run) messages.set(run.message.id, run.message); // its text is newer than what is stored
+  Object.assign(open, { conversation, messages });
+  if (target && messages.has(target)) conversation.leaf = newestLeaf(messages, target);
+  if (!messages.has(conversation.leaf)) conversation.leaf = newestLeaf(messages, null);
+  drawConversation(target);
+  for (const message of messages.values())
+    if (isRunning(message) && !runOf(message.id)) settle(message);
+}
+
+// A new conversation is stored with its first message.
+export async function showEmpty(conversation) {
+  loading++;
+  Object.assign(open, { conversation, messages: new Map() });
+  drawConversation();
+  makeView = await loadMarkdown();
+}
+
+// A stored answer that nobody receives any more was interrupted.
+async function settle(message) {
+  if (await runsElsewhere(message.id)) return;
+  if (!isRunning(message) || runOf(message.id)) return;
+  message.state = "interrupted";
+  saveMessage(message);
+  views.get(message.id)?.update();
+}
+
+export function drawConversation(target) {
+  const path = currentPath(), log = $("messages");
+  forgetWaiting();
+  views.clear();
+  hooks.empty(path.length === 0);
+  const nodes = path.map((message) => {
+    const view = new MessageView(message, open.messages, makeView, actions);
+    views.set(message.id, view);
+    view.node.style.minHeight = expectedHeight(message) + "px";
+    return view.node;
+  });
+  $("thread").replaceChildren(...nodes);
+  markForgotten();
+  let height = 0; // what the screen shows is built at once, from the end
+  for (const node of nodes.toReversed()) {
+    const view = views.get(node.dataset.id);
+    if (height < log.clientHeight * 1.5 && !target) {
+      view.build();
+      height += expectedHeight(view.message);
+    } else observe(node, () => view.build());
+  }
+  const wanted = target && views.get(target)?.node;
+  if (wanted) {
+    buildNow(wanted);
+    wanted.scrollIntoView({ block: "start" });
+    wanted.classList.add("found");
+  } else scrollToEnd();
+  hooks.changed();
+}
+
+// Messages at the beginning that requests leave out.
+export function markForgotten() {
+  const skip = open.conversation?.skip ?? 0;
+  currentPath().forEach((message, i) => {
+    const view = views.get(message.id);
+    if (view && view.node.classList.toggle("forgotten", i < skip) !== undefined) view.update();
+  });
+}
+
+function appendView(message) {
+  const view = new MessageView(message, open.messages, makeView, actions);
+  views.set(message.id, view);
+  $("thread").append(view.node);
+  view.build();
+  hooks.empty(false);
+  return view;
+}
+
+// ---- Growth ----
+
+const dirty = new Set();
+let frame = 0, lastCost = 0, lastTime = 0;
+
+// Redraws at most once per frame, and less often where building takes long, so that typing and scrolling stay smooth.
+export function messageChanged(message) {
+  if (!views.has(message.id)) return;
+  dirty.add(message.id);
+  frame ||= requestAnimationFrame(redraw);
+}
+function redraw(now) {
+  frame = 0;
+  if (now - lastTime < Math.min(500, 3 * lastCost)) {
+    frame = requestAnimationFrame(redraw);
+    return;
+  }
+  const start = performance.now();
+  for (const id of dirty) views.get(id)?.update();
+  dirty.clear();
+  if (follows) scrollToEnd();
+  lastCost = performance.now() - start;
+  lastTime = now;
+}
+export function messageEnded(message) {
+  dirty.delete(message.id);
+  views.get(message.id)?.update();
+  if (follows) scrollToEnd();
+  if (views.has(message.id)) announce(message.content.length < 600 ? message.content : t("answerComplete"));
+  hooks.changed();
+}
+
+// ---- Actions ----
+
+function addAnswer(parent) {
+  const message = startAnswer(open.conversation, open.messages, parent);
+  return message;
+}
+
+function branchFrom(parentId, then) {
+  const { conversation } = open;
+  if (runIn(conversation)) return false;
+  conversation.leaf = parentId;
+  then();
+  drawConversation();
+  return true;
+}
+
+export function sendMessage(text, attachments) {
+  const { conversation, messages } = open;
+  const message = newMessage(conversation, conversation.leaf, "user", { content: text });
+  if (attachments.length) message.attachments = attachments;
+  messages.set(message.id, message);
+  conversation.leaf = message.id;
+  saveMessage(message);
+  tellTabs({ kind: "message", conversation, message });
+  appendView(message);
+  const answer = addAnswer(message.id);
+  appendView(answer);
+  scrollToEnd();
+  hooks.changed();
+  return message;
+}
+
+const actions = {
+  // A changed text becomes a new version of the message, with a new answer.
+  edit(message, text) {
+    branchFrom(message.parent, () => {
+      const copy = newMessage(open.conversation, message.parent, "user", { content: text, attachments: message.attachments });
+      open.messages.set(copy.id, copy);
+      saveMessage(copy);
+      addAnswer(copy.id);
+    });
+  },
+  // Another answer: to this message, or in the stead of this answer.
+  answer(message) {
+    const parent = message.role === "user" ? message.id : message.parent;
+    branchFrom(parent, () => addAnswer(parent));
+  },
+  // Goes on with an answer. Where messages follow it, a copy is continued, so that they keep what they answered.
+  go(message) {
+    const { conversation, messages } = open;
+    if (runIn(conversation)) return;
+    let target = message;
+    if ([...messages.values()].some(({ parent }) => parent === message.id)) {
+      target = newMessage(conversation, message.parent, "assistant", { content: message.content, reasoning: message.reasoning, model: message.model });
+      messages.set(target.id, target);
+      conversation.leaf = target.id;
+      continueAnswer(conversation, messages, target);
+      drawConversation();
+    } else {
+      continueAnswer(conversation, messages, target);
+      views.get(target.id)?.update();
+      hooks.changed();
+    }
+  },
+  select(message) {
+    open.conversation.leaf = newestLeaf(open.messages, message.id);
+    saveConversation(open.conversation);
+    drawConversation();
+    views.get(message.id)?.node.scrollIntoView({ block: "nearest" });
+  },
+  settings: (field) => hooks.settings(field),
+};
+
+export function regenerateLast() {
+  const last = currentPath().at(-1);
+  if (last) actions.answer(last);
+}
+
+// A message from another tab.
+export function takeMessage(conversation, message) {
+  if (open.conversation?.id !== conversation.id) return;
+  const known = open.messages.get(message.id);
+  if (known) {
+    Object.assign(known, message);
+    messageChanged(known);
+    return;
+  }
+  const follow = message.parent === open.conversation.leaf;
+  open.messages.set(message.id, message);
+  if (follow) {
+    open.conversation.leaf = message.id;
+    appendView(message);
+  }
+  hooks.changed();
+}

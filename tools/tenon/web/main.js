@@ -1,0 +1,250 @@
+// The start of the web UI, and what connects its parts.
+import { $, element, icon, toast } from "./dom.js";
+import { loadLanguage, number, t } from "./i18n.js";
+import { loadItem, onStoreFailure, onTabMessage, openStore, retryWrites, saveConversation, saveItem } from "./store.js";
+import { newConversation } from "./tree.js";
+import { followTabs, onAnswers, stopAnswer } from "./answer.js";
+import { currentPath, initConversation, messageChanged, messageEnded, open, openConversation, showEmpty, takeMessage } from "./conversation.js";
+import { drawState, initComposer, recount, setText, showDraft } from "./composer.js";
+import { drawList, exportAll, initSidebar, list, loadList, takeOldConversations } from "./sidebar.js";
+import { initSettings, markSettings, openSettings } from "./settings_dialog.js";
+import { loadSettings, settings } from "./settings.js";
+import { chooseModel, loadModels, loadProperties, server } from "./server.js";
+
+let memoryView = null; // the module of the memory view, loaded when it is first shown
+
+// ---- Conversations ----
+
+const isStored = (conversation) => list.all.some(({ id }) => id === conversation.id);
+
+function store(conversation) {
+  if (!isStored(conversation)) {
+    list.all.unshift(conversation);
+    saveItem("draft", undefined);
+  }
+  list.all.sort((a, b) => b.updated - a.updated);
+  saveItem("current", conversation.id);
+  drawList();
+}
+
+async function show(conversation, target) {
+  showView(false);
+  closeMenu();
+  await openConversation(conversation, target);
+  saveItem("current", conversation.id);
+  afterOpen();
+}
+
+// One new conversation at a time: without messages it is not in the list.
+async function start() {
+  showView(false);
+  closeMenu();
+  const conversation = newConversation(settings.system);
+  conversation.draft = loadItem("draft", "");
+  saveItem("current", undefined);
+  await showEmpty(conversation);
+  afterOpen();
+  $("input").focus();
+}
+
+function afterOpen() {
+  drawList();
+  showDraft();
+  drawState();
+  drawSystemMark();
+  document.title = open.conversation?.title ? `${open.conversation.title} – Tenon` : "Tenon";
+}
+
+function drawSystemMark() {
+  $("system-mark").textContent = open.conversation?.system.trim() ? t("hasSystem") : "";
+}
+
+// ---- The empty view ----
+
+function drawEmpty(empty) {
+  $("empty").hidden = !empty;
+  $("thread").hidden = empty;
+  if (!empty) return;
+  const meta = server.models.find(({ id }) => id === server.model)?.meta;
+  $("empty-title").textContent = server.model ? t("emptyTitle", { model: server.model }) : t("emptyNoModel");
+  $("empty-model").textContent = [meta && t("parameters", { n: shortNumber(meta.n_params) }), server.context && t("contextOf", { n: number(server.context) }),
+    !server.hasTemplate && t("noTemplate")].filter(Boolean).join(" · ");
+  const kind = server.hasTemplate ? "example" : "story";
+  $("examples").replaceChildren(...[1, 2, 3, 4].map((i) => {
+    const button = element("button", { type: "button" }, t(kind + i));
+    button.addEventListener("click", () => setText(t(kind + i)));
+    return button;
+  }));
+}
+function shortNumber(n) {
+  for (const [size, unit] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) if (n >= size) return number(n / size, n / size < 10 ? 1 : 0) + " " + unit;
+  return String(n);
+}
+
+// ---- The server ----
+
+async function connect() {
+  try {
+    await loadModels();
+    const picker = $("model");
+    picker.replaceChildren(...server.models.map(({ id, status }) => new Option(status?.value === "loaded" || server.models.length < 2 ? id : `${id} (${t("state_" + status?.value)})`, id)));
+    picker.value = server.model;
+    picker.disabled = server.models.length < 2;
+    await properties();
+    if ($("banner").dataset.kind === "server") banner();
+  } catch (error) {
+    banner("server", error.status === 401 ? t("needsKey") : t("unreachable", { why: error.message }),
+      error.status === 401 ? [[t("enterKey"), () => openSettings("key")]] : [[t("tryAgain"), connect]]);
+  }
+  drawEmpty(!$("empty").hidden);
+}
+async function properties() {
+  try {
+    await loadProperties();
+  } catch (error) {
+    if (error.status !== 503) throw error;
+    setTimeout(properties, 1000); // it is being loaded
+    return;
+  }
+  recount();
+  markSettings();
+  drawEmpty(currentPath().length === 0);
+}
+
+function banner(kind = "", text = "", buttons = []) {
+  const node = $("banner");
+  node.dataset.kind = kind;
+  node.replaceChildren(...(text ? [element("span", {}, text), ...buttons.map(([label, action]) => {
+    const button = element("button", { type: "button" }, label);
+    button.addEventListener("click", action);
+    return button;
+  })] : []));
+}
+
+// ---- Views, menu, theme ----
+
+async function showView(memory) {
+  $("chat").hidden = memory;
+  $("memory").hidden = !memory;
+  $("show-chat").setAttribute("aria-pressed", !memory);
+  $("show-memory").setAttribute("aria-pressed", memory);
+  if (memory) memoryView ??= await import("./memory/view.js");
+  memoryView?.show(memory && !$("memory").hidden);
+}
+
+function closeMenu() {
+  $("side").classList.remove("open");
+  $("menu").setAttribute("aria-expanded", "false");
+}
+
+function initFrame() {
+  $("menu").append(icon("menu"));
+  $("theme").append(icon("theme"));
+  $("settings-open").append(icon("gear"));
+  $("settings-close").append(icon("close"));
+  $("menu").addEventListener("click", () => {
+    $("menu").setAttribute("aria-expanded", $("side").classList.toggle("open"));
+    if ($("side").classList.contains("open")) $("new").focus();
+  });
+  $("show-chat").addEventListener("click", () => showView(false));
+  $("show-memory").addEventListener("click", () => showView(true));
+  $("theme").addEventListener("click", () => {
+    const root = document.documentElement.dataset;
+    const dark = root.theme ? root.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.theme = dark ? "light" : "dark";
+    saveItem("theme", root.theme);
+    memoryView?.redraw();
+  });
+  $("model").addEventListener("change", async () => {
+    chooseModel($("model").value);
+    memoryView?.modelChanged();
+    await properties().catch((error) => toast(error.message));
+    connect();
+  });
+  document.addEventListener("keydown", onKey);
+}
+
+// Keys that work everywhere: Escape stops, Ctrl+K searches, Ctrl+Shift+O starts a conversation, / goes to the field.
+function onKey(event) {
+  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName), command = event.ctrlKey || event.metaKey;
+  if (event.key === "Escape" && !$("settings").open) {
+    if (open.conversation) stopAnswer(open.conversation);
+    if ($("side").classList.contains("open")) {
+      closeMenu();
+      $("menu").focus();
+    }
+    for (const menu of document.querySelectorAll("#list .menu")) menu.remove();
+  } else if (command && event.key.toLowerCase() === "k") {
+    event.preventDefault();
+    $("side").classList.add("open");
+    $("search").focus();
+  } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
+    event.preventDefault();
+    start();
+  } else if (event.key === "/" && !typing && !command) {
+    event.preventDefault();
+    $("input").focus();
+  }
+}
+
+// ---- Start ----
+
+function initParts() {
+  initFrame();
+  initConversation({ changed: () => { drawState(); drawList(); recount(); }, settings: openSettings, empty: drawEmpty });
+  initComposer({
+    sent: (conversation) => { store(conversation); drawState(); },
+    draft: (conversation) => (isStored(conversation) ? saveConversation(conversation) : saveItem("draft", conversation.draft || undefined)),
+  });
+  initSidebar({ open: show, start });
+  initSettings({
+    key: connect,
+    language: async (code) => {
+      saveItem("language", code);
+      await loadLanguage(code);
+      $("settings").close();
+      location.reload();
+    },
+    system: (text) => {
+      open.conversation.system = text;
+      if (isStored(open.conversation)) saveConversation(open.conversation);
+      drawSystemMark();
+      recount();
+    },
+  });
+  onAnswers({ change: messageChanged, end: (message, conversation) => { messageEnded(message); store(conversation); drawState(); } });
+  followTabs((id) => open.messages.get(id), (conversation, message) => {
+    if (!isStored(conversation)) list.all.unshift(conversation);
+    takeMessage(conversation, message);
+    drawList();
+  });
+  onTabMessage(async (data) => {
+    if (data.kind !== "list") return;
+    await loadList();
+    if (open.conversation && currentPath().length && !isStored(open.conversation)) start();
+    else drawList();
+  });
+  onStoreFailure((error) => {
+    if (error) banner("store", t("storeFull", { why: error.message || error.name }), [[t("exportAll"), exportAll], [t("tryAgain"), retryWrites]]);
+    else if ($("banner").dataset.kind === "store") banner();
+  });
+}
+
+async function begin() {
+  await loadLanguage(loadItem("language", ""));
+  loadSettings();
+  initParts();
+  try {
+    await openStore();
+    await loadList();
+    await takeOldConversations();
+  } catch (error) {
+    banner("store", t("noStore", { why: error.message || error.name }));
+  }
+  connect();
+  const last = list.all.find(({ id }) => id === loadItem("current", ""));
+  if (last) await show(last);
+  else await start();
+  document.documentElement.dataset.ready = "true";
+}
+begin();

@@ -1,0 +1,202 @@
+// The list of conversations: open, rename, delete with undo, search, export and import.
+import { $, announce, download, element, icon, iconButton, toast } from "./dom.js";
+import { t } from "./i18n.js";
+import { fromFile, pathTo, titleFrom, toJSON, toMarkdown } from "./tree.js";
+import { loadConversations, loadMessages, removeConversation, saveConversation, saveMessage, searchMessages, tellTabs } from "./store.js";
+import { runIn, stopAnswer } from "./answer.js";
+import { open } from "./conversation.js";
+
+export const list = { all: [] }; // newest first
+let hooks = { open() {}, start() {} };
+let found = null; // conversation id → message id, while searching
+let searching = null;
+
+export function initSidebar(handlers) {
+  hooks = handlers;
+  $("new").prepend(icon("plus"));
+  $("new").addEventListener("click", () => hooks.start());
+  let timer = 0;
+  $("search").addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(search, 200);
+  });
+  $("import").addEventListener("click", () => $("import-file").click());
+  $("import-file").addEventListener("change", async () => {
+    for (const file of $("import-file").files) await importFile(file);
+    $("import-file").value = "";
+  });
+  $("export-all").addEventListener("click", exportAll);
+}
+
+export async function loadList() {
+  const all = await loadConversations();
+  const old = all.filter(({ deleted }) => deleted && Date.now() - deleted > 10 * 60e3);
+  for (const { id } of old) removeConversation(id);
+  list.all = all.filter(({ deleted }) => !deleted);
+}
+
+async function search() {
+  searching?.abort();
+  searching = new AbortController();
+  const text = $("search").value.trim(), { signal } = searching;
+  const hits = text ? await searchMessages(text, signal) : null;
+  if (signal.aborted) return;
+  found = hits;
+  drawList();
+  if (found) announce(t("found", { n: shown().length }));
+}
+
+function shown() {
+  if (!found) return list.all;
+  const text = $("search").value.trim().toLowerCase();
+  return list.all.filter(({ id, title }) => found.has(id) || title.toLowerCase().includes(text));
+}
+
+export function drawList() {
+  if (document.activeElement?.matches?.("#list input")) return; // a title is being typed
+  const focused = document.activeElement?.closest?.("#list li")?.dataset.id;
+  $("list").replaceChildren(...shown().map(entryNode));
+  $("nothing-found").hidden = !found || shown().length > 0;
+  if (focused) document.querySelector(`#list li[data-id="${CSS.escape(focused)}"] button`)?.focus();
+}
+
+const titleOf = (conversation) => conversation.title || t("untitled");
+
+function entryNode(conversation) {
+  const openButton = element("button", { type: "button", className: "title", title: titleOf(conversation), dir: "auto" },
+    element("span", {}, titleOf(conversation)));
+  if (runIn(conversation)) openButton.append(element("span", { className: "busy", role: "img", "aria-label": t("generating") }));
+  openButton.setAttribute("aria-current", conversation.id === open.conversation?.id);
+  openButton.addEventListener("click", () => hooks.open(conversation, found?.get(conversation.id)));
+  openButton.addEventListener("dblclick", () => rename(conversation, item));
+  openButton.addEventListener("keydown", (event) => {
+    if (event.key === "F2") rename(conversation, item);
+    else if (event.key === "Delete") remove(conversation);
+  });
+  const item = element("li", { "data-id": conversation.id }, openButton,
+    iconButton("edit", t("renameThis", { title: titleOf(conversation) }), () => rename(conversation, item)),
+    iconButton("download", t("exportThis", { title: titleOf(conversation) }), () => exportMenu(conversation, item)),
+    iconButton("trash", t("deleteThis", { title: titleOf(conversation) }), () => remove(conversation)));
+  return item;
+}
+
+function rename(conversation, item) {
+  const field = element("input", { value: conversation.title, "aria-label": t("newTitle"), maxLength: 200, dir: "auto" });
+  let done = false;
+  const end = (save) => {
+    if (done) return;
+    done = true;
+    field.remove();
+    const title = field.value.trim();
+    if (save && title && title !== conversation.title) {
+      Object.assign(conversation, { title, named: true });
+      saveConversation(conversation);
+      tellTabs({ kind: "list" });
+    }
+    drawList();
+    document.querySelector(`#list li[data-id="${CSS.escape(conversation.id)}"] button`)?.focus();
+  };
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") end(true);
+    else if (event.key === "Escape") {
+      event.stopPropagation();
+      end(false);
+    }
+  });
+  field.addEventListener("blur", () => end(true));
+  item.replaceChildren(field);
+  field.select();
+  field.focus();
+}
+
+// Deleted conversations stay in the store until the undo is over.
+export function remove(conversation) {
+  stopAnswer(conversation);
+  conversation.deleted = Date.now();
+  saveConversation(conversation);
+  list.all = list.all.filter(({ id }) => id !== conversation.id);
+  tellTabs({ kind: "list" });
+  if (open.conversation?.id === conversation.id) hooks.start();
+  drawList();
+  toast(t("deleted", { title: titleOf(conversation) }), t("undo"), () => {
+    delete conversation.deleted;
+    saveConversation(conversation);
+    list.all = [conversation, ...list.all].sort((a, b) => b.updated - a.updated);
+    tellTabs({ kind: "list" });
+    hooks.open(conversation);
+  });
+}
+
+// ---- Files ----
+
+const fileName = (conversation) => (titleOf(conversation).replace(/[^\p{L}\p{N} _-]+/gu, "").trim().slice(0, 60) || "conversation").replaceAll(" ", "-");
+const messagesOf = (conversation) => (open.conversation?.id === conversation.id ? open.messages : loadMessages(conversation.id));
+
+function exportMenu(conversation, item) {
+  const old = item.querySelector(".menu");
+  if (old) {
+    old.remove();
+    return;
+  }
+  const choice = (label, action) => {
+    const button = element("button", { type: "button" }, label);
+    button.addEventListener("click", async () => {
+      menu.remove();
+      action(await messagesOf(conversation));
+    });
+    return button;
+  };
+  const menu = element("div", { className: "menu" },
+    choice("Markdown", (messages) => download(fileName(conversation) + ".md", toMarkdown(conversation, pathTo(messages, conversation.leaf), { user: t("you"), assistant: t("model") }), "text/markdown")),
+    choice("JSON", (messages) => download(fileName(conversation) + ".json", toJSON([{ conversation, messages }]), "application/json")));
+  item.append(menu);
+  menu.firstChild.focus();
+}
+
+export async function exportAll() {
+  const entries = [];
+  for (const conversation of list.all) entries.push({ conversation, messages: await messagesOf(conversation) });
+  download("conversations.json", toJSON(entries), "application/json");
+}
+
+export async function importFile(file) {
+  let entries;
+  try {
+    entries = fromFile(await file.text());
+  } catch (error) {
+    toast(t("importFailed", { name: file.name, why: error.message }));
+    return;
+  }
+  await addEntries(entries);
+  toast(t("imported", { n: entries.length }));
+  if (entries[0]) hooks.open(entries[0].conversation);
+}
+
+async function addEntries(entries) {
+  for (const { conversation, messages } of entries) {
+    const first = [...messages.values()].find(({ role }) => role === "user");
+    conversation.title ||= titleFrom(first?.content ?? "");
+    saveConversation(conversation);
+    for (const message of messages.values()) saveMessage(message);
+    list.all.unshift(conversation);
+  }
+  tellTabs({ kind: "list" });
+  drawList();
+}
+
+// Conversations that the first version of the web UI kept in localStorage.
+export async function takeOldConversations() {
+  const stored = localStorage.getItem("tenon.conversations");
+  if (!stored) return;
+  try {
+    const entries = JSON.parse(stored).filter(({ messages }) => messages.length).reverse().map(({ messages }) => {
+      const source = messages.filter(({ role }) => role === "user" || role === "assistant");
+      const [entry] = fromFile(JSON.stringify({ kind: "tenon-conversations", conversations: [{ messages: source.map((message, i) =>
+        ({ ...message, id: String(i).padStart(6, "0"), parent: i ? String(i - 1).padStart(6, "0") : null })) }] }));
+      return entry;
+    });
+    await addEntries(entries);
+  } catch { /* not what we wrote */ }
+  localStorage.removeItem("tenon.conversations");
+  localStorage.removeItem("tenon.current");
+}

@@ -1,0 +1,182 @@
+// Conversations in the browser's IndexedDB. Tokens of a running answer are appended to the store "pieces" as they arrive
+// and become part of the message when it ends, so that a reload, a crash or a closed tab loses nothing.
+// Writes that fail (storage full or disabled) stay in memory and are tried again with every later write.
+
+const version = 1;
+let database = null;
+let unwritten = []; // operations: { store, value } or { store, key } to delete
+let writing = null; // promise of the write under way
+const failure = { error: null, listener: () => {} };
+
+function request(source) {
+  return new Promise((resolve, reject) => {
+    source.onsuccess = () => resolve(source.result);
+    source.onerror = () => reject(source.error);
+  });
+}
+
+export async function openStore(name = "tenon") {
+  const opening = indexedDB.open(name, version);
+  opening.onupgradeneeded = () => {
+    opening.result.createObjectStore("conversations", { keyPath: "id" });
+    opening.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+    opening.result.createObjectStore("pieces", { autoIncrement: true }).createIndex("message", "message");
+  };
+  database = await request(opening);
+  database.onversionchange = () => database.close();
+}
+
+export function onStoreFailure(listener) {
+  failure.listener = listener;
+}
+export function storeFailure() {
+  return failure.error;
+}
+
+// ---- Writing ----
+
+function writeAll(operations) {
+  return new Promise((resolve, reject) => {
+    if (!database) throw new Error("this browser gives no storage");
+    const transaction = database.transaction(["conversations", "messages", "pieces"], "readwrite");
+    transaction.oncomplete = resolve;
+    transaction.onabort = transaction.onerror = () => reject(transaction.error ?? new Error("the write was aborted"));
+    for (const { store, value, key, piecesOf } of operations) {
+      const objects = transaction.objectStore(store);
+      if (piecesOf) {
+        objects.index("message").openKeyCursor(IDBKeyRange.only(piecesOf)).onsuccess = (event) => {
+          const cursor = event.target.result;
+          if (!cursor) return;
+          objects.delete(cursor.primaryKey);
+          cursor.continue();
+        };
+      } else if (value) objects.put(value);
+      else objects.delete(key);
+    }
+  });
+}
+
+// One transaction at a time; what arrives meanwhile goes into the next one.
+function write(...operations) {
+  unwritten.push(...operations);
+  writing ??= (async () => {
+    await null;
+    while (unwritten.length) {
+      const batch = unwritten;
+      unwritten = [];
+      try {
+        await writeAll(batch);
+        if (failure.error) failure.listener(failure.error = null);
+      } catch (error) {
+        unwritten = [...batch, ...unwritten];
+        failure.error = error;
+        failure.listener(error);
+        break;
+      }
+    }
+    writing = null;
+  })();
+  return writing;
+}
+
+const copy = (value) => structuredClone(value);
+export const saveConversation = (conversation) => write({ store: "conversations", value: copy(conversation) });
+// A finished message replaces its pieces in the same transaction.
+export const saveMessage = (message) => write({ store: "messages", value: copy(message) }, { store: "pieces", piecesOf: message.id });
+export const savePiece = (message, piece) => write({ store: "pieces", value: { message, ...piece } });
+export const retryWrites = () => write();
+
+export async function removeConversation(id) {
+  const keys = database ? await request(database.transaction("messages").objectStore("messages").index("conversation").getAllKeys(id)) : [];
+  return write({ store: "conversations", key: id }, ...keys.flatMap((key) => [{ store: "messages", key }, { store: "pieces", piecesOf: key }]));
+}
+
+// ---- Reading ----
+
+export async function loadConversations() {
+  await writing;
+  const list = database ? await request(database.transaction("conversations").objectStore("conversations").getAll()) : [];
+  return list.sort((a, b) => b.updated - a.updated);
+}
+
+export function applyPieces(message, pieces) {
+  for (const piece of pieces) {
+    if (piece.content) message.content += piece.content;
+    if (piece.reasoning) message.reasoning = (message.reasoning ?? "") + piece.reasoning;
+    if (piece.calls) message.calls = piece.calls;
+  }
+  return message;
+}
+
+// The messages of a conversation, each with the pieces that have arrived.
+export async function loadMessages(conversation) {
+  await writing;
+  const messages = new Map();
+  if (!database) return messages;
+  const transaction = database.transaction(["messages", "pieces"]);
+  for (const message of await request(transaction.objectStore("messages").index("conversation").getAll(conversation))) {
+    if (message.state === "running") applyPieces(message, await request(transaction.objectStore("pieces").index("message").getAll(message.id)));
+    messages.set(message.id, message);
+  }
+  return messages;
+}
+
+// Ids of conversations with a message that contains the text, found one message at a time to take little memory.
+export function searchMessages(wanted, signal) {
+  const found = new Map(), needle = wanted.toLowerCase();
+  return new Promise((resolve) => {
+    if (!database) return resolve(found);
+    const walk = database.transaction("messages").objectStore("messages").openCursor();
+    walk.onerror = () => resolve(found);
+    walk.onsuccess = () => {
+      const cursor = walk.result;
+      if (!cursor || signal?.aborted) return resolve(found);
+      const { conversation, content, id } = cursor.value;
+      if (!found.has(conversation) && content.toLowerCase().includes(needle)) found.set(conversation, id);
+      cursor.continue();
+    };
+  });
+}
+
+// ---- Small settings ----
+
+export function loadItem(name, fallback) {
+  try {
+    return JSON.parse(localStorage.getItem("tenon." + name)) ?? fallback;
+  } catch {
+    return fallback;
+  }
+}
+export function saveItem(name, value) {
+  try {
+    if (value === undefined) localStorage.removeItem("tenon." + name);
+    else localStorage.setItem("tenon." + name, JSON.stringify(value));
+  } catch (error) {
+    failure.listener(error);
+  }
+}
+
+// ---- Other tabs ----
+
+const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("tenon");
+export function tellTabs(message) {
+  channel?.postMessage(message);
+}
+export function onTabMessage(listener) {
+  channel?.addEventListener("message", ({ data }) => listener(data));
+}
+// Whether another tab answers within a moment that it receives the answer with this id.
+export function runsElsewhere(id) {
+  if (!channel) return Promise.resolve(false);
+  return new Promise((resolve) => {
+    const heard = ({ data }) => data.kind === "running" && data.id === id && done(true);
+    const timer = setTimeout(() => done(false), 250);
+    const done = (answer) => {
+      clearTimeout(timer);
+      channel.removeEventListener("message", heard);
+      resolve(answer);
+    };
+    channel.addEventListener("message", heard);
+    channel.postMessage({ kind: "who-runs", id });
+  });
+}
