@@ -16,7 +16,7 @@ def call(where, body=None, raw=False):
     if body is not None:
         request.data = json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(request, timeout=100) as response:
+        with urllib.request.urlopen(request, timeout=250) as response:
             text = response.read().decode()
             return 200, text if raw else json.loads(text)
     except urllib.error.HTTPError as error:

@@ -7,7 +7,7 @@ model=$here/../models/tales.gguf
 [ -r "$model" ] || skip "models/tales.gguf is missing"
 command -v python3 > /dev/null || skip "python3 is not installed"
 drive() { # part of the test
-    timeout 120 python3 "$here/data/server_memory.py" "$url" "$1" "$work/texts" > "$work/out" 2>&1 ||
+    timeout 300 python3 "$here/data/server_memory.py" "$url" "$1" "$work/texts" > "$work/out" 2>&1 ||
         { failed "$*"; tail -n 20 "$work/out"; }
 }
 
