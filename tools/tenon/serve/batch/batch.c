@@ -274,7 +274,8 @@ void engine_publish_state(struct engine *e, bool now) {
         }
         view->n_busy_slots += s->job != NULL;
     }
-    /* The map takes a walk over all cells, so it is updated five times a second, and fifty times while somebody looks. */
+    /* The map takes a walk over all cells, so it is updated five times a second, and fifty times while somebody
+     * looks. */
     if (now || time - e->map_time > (e->served->state_wanted ? 20000000u : 200000000u)) {
         e->map_time = time;
         e->served->state_wanted = false;
@@ -298,7 +299,8 @@ static bool is_busy(const struct engine *e) {
     return false;
 }
 
-/* Hands what was posted to the HTTP thread. An ended job is in the published state before its client has the answer. */
+/* Hands what was posted to the HTTP thread. An ended job is in the published state before its client has the answer.
+ */
 static void hand_over(struct engine *e, bool now) {
     if (e->served->ended_some) engine_publish_state(e, true);
     output_wake(e->served, now);
