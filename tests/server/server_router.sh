@@ -50,6 +50,26 @@ serve --models-dir "$work/models" --no-models-autoload -c 256
 post "models are not loaded by themselves" 400 'models/load' /tokenize '{"model":"a","content":"x"}'
 stop_server
 
+mkdir -p "$work/cache/models--who--what/snapshots/1" && cp "$model" "$work/cache/models--who--what/snapshots/1/what-F32.gguf"
+export HF_HUB_CACHE=$work/cache
+serve -c 256 -np 1
+get "without a model, downloads are served" 200 '"id":"who/what:F32".*"value":"unloaded"' "$url/models"
+get "without a model, it is a router" 200 '"role":"router"' "$url/props"
+post "a download is loaded" 200 'tokens' /tokenize '{"model":"who/what:F32","content":"x"}'
+stop_server
+printf '[two]\nhf-repo = who/what\n' > "$work/presets.ini"
+serve --models-preset "$work/presets.ini" -c 256 -np 1
+get "downloads beside presets" 200 '"id":"who/what:F32".*"id":"two"' "$url/models"
+stop_server
+serve --models-preset "$work/presets.ini" --no-models-cache -c 256 -np 1
+get "presets only" 200 '"id":"two"' "$url/models"
+! grep -q '"id":"who/what' "$work/out" || failed "downloads are listed with --no-models-cache"
+stop_server
+export HF_HUB_CACHE=$work/nothing
+serve -c 256 -np 1
+get "without downloads, the default model is served" 200 '"id":"tales"' "$url/models"
+stop_server
+
 serve "$model" -c 256 --alias "two,one" --tags "x,y" --sleep-idle-seconds 0.3s --metrics --api-prefix /llm --cors-origins "localhost,https://a.example" 2> /dev/null
 url=http://127.0.0.1:$port/llm
 for _ in $(seq 50); do curl -sf -m 2 "$url/health" > /dev/null && break; sleep 0.1; done

@@ -1,5 +1,6 @@
 /* tenon serve: options, set-up, event loop and shutdown of the HTTP server. Requests and engines are in serve/. */
 #include "serve/http/http.h"
+#include "serve/models/catalog.h"
 
 #include "cli/text_input.h"
 #include "engine/budget_options.h"
@@ -82,17 +83,25 @@ static int read_keys(struct server *server, const struct args *args) {
     return EXIT_OK;
 }
 
+/* Whether downloads are offered: where the options do not say, beside presets, and where no model is named at all. */
+static bool offers_downloads(const struct args *args) {
+    if (args_given(args, "models-cache")) return args_flag(args, "models-cache");
+    if (args->count || args_text(args, "model") || args_text(args, "hf-repo") || args_text(args, "model-url") ||
+        args_text(args, "models-dir") || args_text(args, "plan"))
+        return false;
+    return args_text(args, "models-preset") || (!args_text(args, "alias") && catalog_has_downloads());
+}
+
 static int find_models(struct server *server, const struct args *args) {
     char buffer[4096];
     const char *alias = args_text(args, "alias");
-    const bool several =
-        args_text(args, "models-dir") || args_text(args, "models-preset") || args_flag(args, "models-cache");
+    server->use_cache = offers_downloads(args);
+    const bool several = args_text(args, "models-dir") || args_text(args, "models-preset") || server->use_cache;
     if (several && (args->count || args_text(args, "model") || alias))
         return fail_usage(args, "several models cannot be combined with a model or an alias");
     if (several && args_text(args, "plan"))
         return fail_usage(args, "--plan is the plan of one model and cannot be combined with several");
     server->on_demand = several;
-    server->use_cache = args_flag(args, "models-cache");
     server->autoload = args_flag(args, "models-autoload");
     server->models_max = (int)args_int(args, "models-max");
     server->sleep_after = args_real(args, "sleep-idle-seconds");
@@ -434,7 +443,8 @@ static const struct option options[] = {
      .env = "LLAMA_ARG_MODELS_PRESET"},
     {.name = "models-cache",
      .kind = OPTION_FLAG,
-     .help = "serve all downloaded models, as OWNER/REPO:QUANT; clients may download more"},
+     .help = "serve all downloaded models, as OWNER/REPO:QUANT; clients may download more; the default beside "
+             "--models-preset, and without any model if there are downloads"},
     {.name = "models-max",
      .value = "N",
      .kind = OPTION_INT,

@@ -67,7 +67,7 @@ static void quant_of(const char *path, char out[32]) {
 
 struct cache_scan {
     struct server *server;
-    const char *wanted; /* OWNER/NAME[:QUANT] to find, or NULL: note all */
+    const char *wanted; /* OWNER/NAME[:QUANT] to find, "" for any, or NULL: note all */
     char *path;         /* of the one found */
     size_t size;
     bool failed;
@@ -91,7 +91,7 @@ static void scan_repository(struct cache_scan *scan, const char *root, const cha
         snprintf(path, sizeof path, "%s/%s", folder, files.list[i].path);
         snprintf(name, sizeof name, "%s%s%s", repo, *quant ? ":" : "", quant);
         if (scan->wanted) {
-            if (strcasecmp(scan->wanted, name) == 0 || strcmp(scan->wanted, repo) == 0)
+            if (!*scan->wanted || strcasecmp(scan->wanted, name) == 0 || strcmp(scan->wanted, repo) == 0)
                 snprintf(scan->path, scan->size, "%s", path);
             continue;
         }
@@ -119,6 +119,11 @@ bool catalog_find_download(const char *repo, char *path, size_t size) {
     *path = '\0';
     scan_cache(&scan);
     return *path != '\0';
+}
+
+bool catalog_has_downloads(void) {
+    char path[HUB_PATH + 900];
+    return catalog_find_download("", path, sizeof path);
 }
 
 /* ---- Presets ---- */

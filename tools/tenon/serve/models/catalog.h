@@ -7,6 +7,7 @@
 /* Tells all listeners of GET /models/sse that a model's state has changed. */
 void models_announce(struct served *served, const char *state);
 bool catalog_find_download(const char *repo, char *path, size_t size); /* in the cache of downloads */
+bool catalog_has_downloads(void);                                      /* whether the cache holds a model */
 void models_drop(struct served *served);                               /* frees an entry that is not loaded */
 
 #endif
