@@ -27,6 +27,19 @@ def content(owner, repo, path):
         return file.read()
 
 
+digests = {}
+
+
+def digest_of(owner, repo, path):
+    """SHA-256 of a file; computed again when the file changes."""
+    name = os.path.join(root, owner, repo, path)
+    status = os.stat(name)
+    key = (name, status.st_size, status.st_mtime_ns)
+    if key not in digests:
+        digests[key] = hashlib.sha256(content(owner, repo, path)).hexdigest()
+    return digests[key], status.st_size
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     storage = None  # the other port
@@ -83,9 +96,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for folder, _, names in sorted(os.walk(base)):
             for name in sorted(names):
                 path = os.path.relpath(os.path.join(folder, name), base)
-                data = content(owner, repo, path)
-                files.append({"type": "file", "path": path, "size": len(data), "oid": "0" * 40,
-                              "lfs": {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}})
+                digest, size = digest_of(owner, repo, path)
+                files.append({"type": "file", "path": path, "size": size, "oid": "0" * 40, "lfs": {"oid": digest, "size": size}})
         if repo == "escape":
             files.append({"type": "file", "path": "../../../evil.gguf", "size": 4})
         if repo == "nonsense":
@@ -102,10 +114,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.denied(owner, repo):
             return None
         try:
-            data = content(owner, repo, path)
+            digest, size = digest_of(owner, repo, path)
         except OSError:
             return self.answer(404)
-        digest, size = hashlib.sha256(data).hexdigest(), len(data)
         if repo == "wrong":
             digest = hashlib.sha256(b"other").hexdigest()
         if repo == "longer":
