@@ -3,8 +3,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
-program, documented = sys.argv[1:3]
+program, documented = (os.path.abspath(path) for path in sys.argv[1:3])
+folder = tempfile.TemporaryDirectory()
+os.chdir(folder.name)  # --log-file 1 makes a file there
 commands = ["run", "chat", "serve", "bench"]
 failures = 0
 
