@@ -56,13 +56,13 @@ def complete(url, prompt, n):
 
 
 def token_bytes(args):
-    """KV cache bytes per token, from two plans."""
+    """KV cache bytes of a token in all layers, from two plans that are too short for a window to matter."""
     sizes = []
-    for cells in (4096, 8192):
+    for cells in (128, 256):
         plan = json.loads(subprocess.run([os.path.join(args.build, "bin", "tenon"), "plan", args.model, "-c", str(cells), "--json"],
                                          capture_output=True, check=True, text=True).stdout)
         sizes.append(sum(device["cache"] for device in plan["devices"]))
-    return (sizes[1] - sizes[0]) // 4096
+    return (sizes[1] - sizes[0]) // 128
 
 
 def state_bytes(args):
@@ -133,7 +133,7 @@ def main():
     args = parser.parse_args()
     if not args.model:
         args.model = os.path.join(args.build, "agents.gguf")
-        subprocess.run([os.path.join(args.build, "bin", "tenon"), "synth", args.model, "--type", "f16", "--shape",
+        subprocess.run([os.path.join(args.build, "bin", "tenon"), "synth", "--force", args.model, "--type", "f16", "--shape",
                         "layers=4,width=128,heads=4,kv=2,head=32,ffn=256,vocab=600,ctx=4096"], check=True, stdout=subprocess.DEVNULL)
     requests = conversations.make_set(args.seed, args.count)
     expected = conversations.expected_distinct(requests)
