@@ -58,7 +58,7 @@ if [ -n "$quick_start" ]; then
     inside HF_ENDPOINT="http://127.0.0.1:$(cut -d' ' -f1 "$folder/port")" bash -c 'set -e
         time git -c safe.directory="*" clone -q /srv/tenon.git /home/tenon
         cd /home/tenon
-        bash scripts/type_page.sh docs/quick-start.md'
+        bash tests/data/type_page.sh docs/quick-start.md'
     exit
 fi
 mkdir -p "$folder/run/home/tenon"

@@ -1,6 +1,7 @@
 /* Writing of GGUF files: tables are kept in memory, data is written as it arrives, to one file or a split set that
  * appears only when complete. */
 #include "base/checked.h"
+#include "base/output_path.h"
 #include "gguf/internal.h"
 
 #include <errno.h>
@@ -64,10 +65,12 @@ tn_status tn_gguf_writer_new(const char *path, const tn_gguf_writer_params *para
     if (!w) return TN_E_NOMEM;
     w->fd = -1;
     if (params) w->params = *params;
-    w->path = tn_strdup(path);
-    if (!w->path) {
+    /* Parts have names of their own. */
+    tn_status status = w->params.part_bytes ? TN_OK : tn__output_path(path, &w->path);
+    if (status == TN_OK && !w->path && !(w->path = tn_strdup(path))) status = TN_E_NOMEM;
+    if (status != TN_OK) {
         tn_free(w);
-        return TN_E_NOMEM;
+        return status;
     }
     *out = w;
     return TN_OK;
@@ -402,11 +405,14 @@ static tn_status name_parts(tn_gguf_writer *w) {
     char name[PATH_MAX];
     for (int i = 0; i < w->part_count; i++) {
         output_part *p = &w->parts[i];
-        if (w->params.part_bytes) TN_TRY(tn_gguf_part_name(w->path, i, w->part_count, name, sizeof name));
-        p->path = tn_strdup(w->params.part_bytes ? name : w->path);
-        size_t room = p->path ? strlen(p->path) + 48 : 0;
-        p->temporary = p->path ? tn_malloc(room) : NULL;
-        if (!p->temporary) return TN_E_NOMEM;
+        if (w->params.part_bytes) {
+            TN_TRY(tn_gguf_part_name(w->path, i, w->part_count, name, sizeof name));
+            TN_TRY(tn__output_path(name, &p->path));
+        } else if (!(p->path = tn_strdup(w->path))) {
+            return TN_E_NOMEM;
+        }
+        size_t room = strlen(p->path) + 48;
+        if (!(p->temporary = tn_malloc(room))) return TN_E_NOMEM;
         snprintf(p->temporary, room, "%s.%ld-%u.partial", p->path, (long)getpid(), atomic_fetch_add(&counter, 1));
     }
     return TN_OK;

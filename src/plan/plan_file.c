@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/output_path.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -97,10 +98,15 @@ static void write_plan(plan_stream *s, const tn_plan *plan, tn_fingerprint print
 }
 
 /* Writes to a temporary name and renames, so that a plan file is always complete. */
-static tn_status write_file(const char *path, const unsigned char *data, size_t size) {
+static tn_status write_file(const char *name, const unsigned char *data, size_t size) {
+    char *path;
+    TN_TRY(tn__output_path(name, &path));
     size_t length = strlen(path) + 32;
     char *temporary = tn_malloc(length);
-    if (!temporary) return TN_E_NOMEM;
+    if (!temporary) {
+        tn_free(path);
+        return TN_E_NOMEM;
+    }
     snprintf(temporary, length, "%s.%ld.partial", path, (long)getpid());
     FILE *file = fopen(temporary, "wb");
     tn_status status = TN_OK;
@@ -115,6 +121,7 @@ static tn_status write_file(const char *path, const unsigned char *data, size_t 
         if (status != TN_OK) unlink(temporary);
     }
     tn_free(temporary);
+    tn_free(path);
     return status;
 }
 

@@ -19,6 +19,12 @@ done
 check "a mistyped command" 2 'did you mean "version"' "$tenon" versoin
 check "a model instead of a command" 2 'did you mean "tenon run model.gguf"' "$tenon" model.gguf
 check "an option instead of a command" 2 'tenon run -m' "$tenon" -m model.gguf
+check "a program of llama.cpp" 2 'unknown command "llama-server"; use tenon serve$' "$tenon" llama-server
+check "a program of llama.cpp with a command of the same name" 2 '; use tenon bench$' "$tenon" llama-bench
+check "a command of Ollama" 2 'unknown command "list"; use tenon pull --list$' "$tenon" list
+check "a model by its repository" 1 'To download it from Hugging Face: -hf owner/repo:Q8_0$' "$tenon" run hf.co/owner/repo:Q8_0
+check "a model by another program's name" 1 'tenon pull OWNER/REPO downloads one' "$tenon" run llama3.2
+check "an alias with '_'" 0 . "$tenon" run --ctx_size 64 --n_gpu_layers 0 -n 1
 check "an unknown command" 2 'unknown command "xyzzy"' "$tenon" xyzzy
 check "a mistyped option" 2 'did you mean --json' "$tenon" version --jsn
 check "JSON is JSON" 0 '^\{.*\}$' "$tenon" version --json

@@ -90,6 +90,14 @@ ok "$tenon" quantize "$work/a.gguf" "$work/q.gguf" Q4_K_M --keep-output --tensor
 grep -q 'output.weight *f16' "$work/out" || failed "--keep-output"
 grep -q 'blk.1.ffn_up.weight *q8_0' "$work/out" || failed "--tensor-type"
 grep -q 'blk.0.ffn_up.weight *q5_1' "$work/out" || failed "the last --tensor-type does not win"
+ok "$tenon" quantize "$work/a.gguf" "$work/q3.gguf" 15 2 # as numbers, and threads
+cmp -s "$work/q1.gguf" "$work/q3.gguf" || fail "type 15 is Q4_K_M"
+refused 'unexpected argument' "$tenon" quantize "$work/a.gguf" "$work/x.gguf" Q4_K_M nonsense
+ok "$tenon" quantize "$work/a.gguf" "$work/q4.gguf" Q8_0 --pure --output-tensor-type q5_1 --token-embedding-type q5_0
+"$tenon" inspect "$work/q4.gguf" --tensors > "$work/types"
+for line in 'token_embd.weight .*q5_0' 'output.weight .*q5_1' 'ffn_down.weight .*q8_0'; do
+    grep -q "$line" "$work/types" || fail "quantize: no $line"
+done
 refused 'already' "$tenon" quantize "$work/q1.gguf" "$work/x.gguf" Q8_0
 ok "$tenon" quantize "$work/q1.gguf" "$work/x.gguf" Q8_0 --requantize
 refused 'unknown type' "$tenon" quantize "$work/a.gguf" "$work/x.gguf" Q4_K_XXL

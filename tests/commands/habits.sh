@@ -57,6 +57,9 @@ answer() { "$tenon" "$@" --grammar 'root ::= "fine" | "good"' --seed 1 2> "$work
 one=$(answer chat "$chat" "How are you?" < /dev/null)
 [[ $one == fine || $one == good ]] || failed "one question: $one"
 same "run -cnv -st" "$one" "$(answer run "$chat" -cnv -st -p "How are you?" < /dev/null)"
+"$tenon" run "$chat" -sys Kind -p "How are you?" --grammar 'root ::= "fine" | "good"' > "$work/out" 2> "$work/err" < /dev/null
+grep -qE '^(fine|good)$' "$work/out" || failed "run -sys holds a conversation: $(cat "$work/out")"
+check "-sys without a conversation" 0 'system has no effect' "$tenon" run "$chat" -no-cnv -sys Kind -p Hi -n 1
 same "chat -st -p" "$one" "$(answer chat "$chat" -st -p "How are you?" < /dev/null)"
 same "chat -m with a question" "$one" "$(answer chat -m "$chat" "How are you?" < /dev/null)"
 check "a question in two places" 2 'not twice' "$tenon" chat "$chat" "How?" -p "How?"
@@ -66,6 +69,10 @@ printf 'Be kind.\n' > "$work/system"
 printf '/system\n' | "$tenon" chat "$chat" -sysf "$work/system" 2> /dev/null | grep -qx 'Be kind.' || failed "-sysf"
 printf '/system\n' | "$tenon" chat "$chat" -sys 'Be\tkind.' 2> /dev/null | grep -qP '^Be\tkind' || failed "escapes in -sys"
 check "a question that fails has an exit code" 1 'the context only' "$tenon" chat "$chat" -c 32 "$(printf 'fox %.0s' {1..400})"
+
+# -r with escapes.
+same "-r with a line break" 1 "$("$tenon" run --temp 0 -n 200 -r '\n' 2> "$work/err" | wc -l)"
+[ "$("$tenon" run --temp 0 -n 200 -r '\n' --no-escape 2> "$work/err" | wc -l)" -gt 1 ] || failed "-r with --no-escape"
 
 # Commands of a conversation.
 talk() { printf '%b' "$1" | "$tenon" chat --seed 1 -n 4 "${@:2}" > "$work/out" 2> "$work/err"; }

@@ -62,6 +62,23 @@ check "a link with --force" 0 . "$tenon" plan a.gguf -c 64 --svg to --force
 [ -L to ] && grep -q svg target || failed "the link stays, its file is replaced"
 check "a folder as output" 1 'is a folder' "$tenon" quantize a.gguf folder Q8_0
 "$tenon" logits a.gguf --tokens 1,2 --out /dev/null || failed "a device as output"
+# Devices and pipes are never replaced by a file of their name, also where the user may do so.
+mkfifo fifo
+for out in fifo ./fifo; do
+    check "quantize to $out" 1 'not a regular file' timeout 10 "$tenon" quantize a.gguf $out Q8_0 --force
+    check "synth to $out" 1 'not a regular file' timeout 10 "$tenon" synth $out --no-data --force
+    check "merge to $out" 1 'not a regular file' timeout 10 "$tenon" merge a.gguf $out --force
+    check "plan --save to $out" 1 'not a regular file' timeout 10 "$tenon" plan a.gguf -c 64 --save $out --force
+    [ -p fifo ] || failed "$out is replaced"
+done
+ln -s fifo to-fifo
+check "quantize to a link to a pipe" 1 'not a regular file' timeout 10 "$tenon" quantize a.gguf to-fifo Q8_0 --force
+check "quantize to standard output" 1 'give the name of a file' "$tenon" quantize a.gguf - Q8_0
+[ -e - ] && failed "there is a file named -"
+echo precious > target
+ln -sf target to-target
+check "quantize through a link with --force" 0 to-target "$tenon" quantize a.gguf to-target Q8_0 --force
+[ -L to-target ] && [ "$(head -c 4 target)" = GGUF ] || failed "the link stays, its file is replaced by the model"
 check "a log over a model" 1 'is a model' "$tenon" version --log-file a.gguf
 echo first > log
 check "a log is continued" 0 . "$tenon" run a.gguf -n 1 -v --log-file log

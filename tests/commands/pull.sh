@@ -10,7 +10,7 @@ unset HF_TOKEN HF_HOME http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY A
 hub=$work/hub
 mkdir -p "$hub" "$HOME"
 "$tenon" synth "$work/m.gguf" --shape layers=2,width=64,heads=2,kv=1,head=32,ffn=128,vocab=600,ctx=128 --type f16 > /dev/null || failed synth
-for repo in model private busy overloaded broken cut dies noranges wrong longer shorter slow escape nonsense pages; do
+for repo in model private busy overloaded broken cut dies noranges wrong longer shorter slow escape nonsense pages plain changes untagged; do
     mkdir -p "$hub/org/$repo"
     cp "$work/m.gguf" "$hub/org/$repo/$repo-Q4_K_M.gguf"
 done
@@ -20,6 +20,8 @@ mkdir -p "$hub/org/split/Q4_K_M" "$hub/org/only" "$hub/org/none"
 "$tenon" split "$work/m.gguf" "$hub/org/split/Q4_K_M/s-Q4_K_M.gguf" --max-size 60K > "$work/parts"
 cp "$work/m.gguf" "$hub/org/only/only-IQ3_XS.gguf"
 echo x > "$hub/org/none/README.md"
+mkdir -p "$hub/org/choice"
+for name in a-Q4_0 b-BF16 c-Q8_0 c-IQ4_XS mtp-c-Q4_K_M c-Q4_K_M-mmproj eagle3-c-Q6_K cQ5_1; do cp "$work/m.gguf" "$hub/org/choice/$name.gguf"; done
 head -c 8000000 /dev/urandom > "$hub/org/slow/slow-Q4_K_M.gguf"
 python3 "$here/../data/local_hub.py" "$hub" "$work/port" &
 server=$!
@@ -53,6 +55,9 @@ check "by the page's address" 0 'model-Q4_K_M.gguf$' "$tenon" pull hf.co/org/mod
 check "no such quant" 1 'no GGUF file for Q2_K' "$tenon" pull org/model:Q2_K
 grep -q 'model-Q8_0.gguf' "$work/out" || failed "no such quant: the others are listed"
 check "the only file" 0 'only-IQ3_XS.gguf$' "$tenon" pull org/only
+check "without a quant: Q8_0 before others, drafts and projectors never" 0 'c-Q8_0.gguf$' "$tenon" pull org/choice
+check "a quant within a word" 0 'cQ5_1.gguf$' "$tenon" pull org/choice:Q5_1
+check "a quant that only a draft has" 1 'no GGUF file for Q6_K' "$tenon" pull org/choice:Q6_K
 check "no GGUF files" 1 'has no GGUF files' "$tenon" pull org/none
 check "no such file" 1 'has no file x.gguf' "$tenon" pull org/model -hff x.gguf
 check "pages of a list" 0 'pages-Q4_K_M.gguf$' "$tenon" pull org/pages
@@ -119,6 +124,14 @@ wrong "after the faults"
 mkdir "$work/readonly" && chmod 555 "$work/readonly"
 [ "$(id -u)" = 0 ] || HF_HUB_CACHE=$work/readonly/x check "a folder that cannot be written" 1 'cannot make the folder' "$tenon" pull org/model
 
+# A full disk.
+if unshare -rm mount -t tmpfs none /mnt 2> /dev/null; then
+    mkdir "$work/disk"
+    full() { unshare -rm bash -c "mount -t tmpfs -o size=400k none '$work/disk' && HF_HUB_CACHE='$work/disk' '$tenon' pull $1; find '$work/disk' -name '*.gguf'"; }
+    check "a full disk" 0 'needs 7.* more, but .* has room for' full org/slow
+    grep -q 'gguf$' "$work/out" && failed "a full disk: there is a file"
+fi
+
 # Ctrl-C, and two processes at once.
 timeout -s INT 1 "$tenon" pull org/slow > "$work/out" 2>&1
 grep -q 'the same command continues' "$work/out" || failed "an interruption: $(cat "$work/out")"
@@ -144,6 +157,26 @@ first=http://127.0.0.1:$storage/org/split/Q4_K_M/$(basename "$(head -n 1 "$work/
 check "a split model by URL" 0 . "$tenon" run -mu "$first" -n 2
 check "a URL of no model" 1 'does not name a GGUF file' "$tenon" pull "http://127.0.0.1:$storage/x.html"
 check "a URL of nothing" 1 'status|not found|empty reply|Server returned nothing' "$tenon" pull "http://127.0.0.1:$port/x/y/z.gguf"
+url=http://127.0.0.1:$storage/org/changes/changes-Q4_K_M.gguf
+check "a URL whose content changes meanwhile" 0 'changes-Q4_K_M.gguf$' "$tenon" pull "$url"
+python3 -c 'import sys; sys.exit(open(sys.argv[1], "rb").read()[::-1] != open(sys.argv[2], "rb").read())' "$work/m.gguf" "$(tail -n 1 "$work/out")" ||
+    failed "the content is not joined from two versions"
+url=http://127.0.0.1:$storage/org/plain/plain-Q4_K_M.gguf
+check "a URL whose content changes later" 0 'plain-Q4_K_M.gguf$' "$tenon" pull "$url"
+path=$(tail -n 1 "$work/out")
+cp "$hub/org/model/model-Q8_0.gguf" "$hub/org/plain/plain-Q4_K_M.gguf"
+check "its new content" 0 'plain-Q4_K_M.gguf$' "$tenon" pull "$url"
+cmp -s "$path" "$hub/org/model/model-Q8_0.gguf" || failed "the new content of a URL"
+: > "$hub/requests"
+check "and nothing new" 0 'plain-Q4_K_M.gguf$' "$tenon" pull "$url"
+grep -q '^storage GET' "$hub/requests" && failed "a URL's content is not asked for again"
+url=http://127.0.0.1:$storage/org/untagged/untagged-Q4_K_M.gguf
+check "a URL without an ETag" 0 'untagged-Q4_K_M.gguf$' "$tenon" pull "$url"
+path=$(tail -n 1 "$work/out")
+rm "$path" "$path.etag"
+head -c 1000 /dev/zero > "$path.$(sha256sum < /dev/null | cut -c1-12).incomplete"
+check "a URL without an ETag is not continued" 0 'untagged-Q4_K_M.gguf$' "$tenon" pull "$url"
+cmp -s "$path" "$work/m.gguf" || failed "the content of a URL without an ETag"
 # A proxy from the environment: the storage, which is asked for another host's path.
 http_proxy=http://127.0.0.1:1 check "a proxy" 1 'onnect' timeout 20 "$tenon" pull http://192.0.2.1/m.gguf
 finish

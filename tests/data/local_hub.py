@@ -27,6 +27,10 @@ def content(owner, repo, path):
         return file.read()
 
 
+def commit_of(owner, repo):
+    return hashlib.sha1((owner + repo).encode()).hexdigest()
+
+
 digests = {}
 
 
@@ -69,7 +73,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.send_file(words[0], words[1], "/".join(words[2:]))
         if words[:2] == ["api", "models"]:
             return self.list_files(words[2], words[3])
-        if len(words) > 4 and words[2:4] == ["resolve", "main"]:
+        if len(words) > 4 and words[2] == "resolve" and words[3] in ("main", commit_of(words[0], words[1])):
             return self.resolve(words[0], words[1], "/".join(words[4:]))
         return self.answer(404)
 
@@ -123,26 +127,33 @@ class Handler(http.server.BaseHTTPRequestHandler):
             size += 100
         if repo == "shorter":
             size -= 100
-        commit = hashlib.sha1((owner + repo).encode()).hexdigest()
+        commit = commit_of(owner, repo)
         where = f"http://localhost:{self.storage}/{owner}/{repo}/{path}"
         return self.answer(302, Location=where, X_Linked_Etag=f'"{digest}"', X_Linked_Size=size, X_Repo_Commit=commit)
 
     def send_file(self, owner, repo, path):
-        data = content(owner, repo, path)
+        data, tag = content(owner, repo, path), "storage"
+        if repo == "plain":
+            tag = hashlib.sha1(data).hexdigest()
+        if repo == "changes":  # other content after the first request for it
+            tag = "first" if counts.get(path, 0) == 0 else "second"
+            if self.command == "GET" and count(path) > 1:
+                data = data[::-1]
         wanted = self.headers.get("Range")
         begin = int(wanted.split("=")[1].split("-")[0]) if wanted and repo != "noranges" else 0
         if begin >= len(data) and begin > 0:
             return self.answer(416)
         part = data[begin:]
         self.send_response(206 if begin else 200)
-        self.send_header("ETag", '"storage"')
+        if repo != "untagged":
+            self.send_header("ETag", f'"{tag}"')
         self.send_header("Content-Length", str(len(part)))
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
         self.end_headers()
         if self.command == "HEAD":
             return None
-        if repo == "cut" or (repo == "dies" and begin == 0):  # a few bytes, then the connection ends
+        if repo in ("cut", "changes") and tag != "second" or (repo == "dies" and begin == 0):  # a few bytes, then the connection ends
             self.wfile.write(part[:max(1, len(data) // 3)])
             self.close_connection = True
             return None

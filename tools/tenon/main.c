@@ -76,9 +76,11 @@ static int parse_and_run(const struct command *command, int argc, char **argv) {
 
 /* Suggests what was probably meant: a similar command, or "run" in front of a model or an option. */
 static int unknown_command(const char *name) {
-    const char *suggestion = suggest_command(name);
+    const char *replacement = replacement_of(name), *suggestion = replacement ? NULL : suggest_command(name);
     size_t length = strlen(name);
-    if (suggestion)
+    if (replacement)
+        fail("unknown command \"%s\"; use %s%s", name, command_find(replacement) ? "tenon " : "", replacement);
+    else if (suggestion)
         fail("unknown command \"%s\"; did you mean \"%s\"?", name, suggestion);
     else if (length > 5 && strcmp(name + length - 5, ".gguf") == 0)
         fail("\"%s\" is a file, not a command; did you mean \"tenon run %s\"?", name, name);

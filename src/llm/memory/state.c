@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/output_path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -408,10 +409,12 @@ static tn_status write_state_file(int file, const char *bytes, size_t size, cons
     return TN_OK;
 }
 
-tn_status tn_session_save(tn_session *s, int32_t seq, const char *path) {
+tn_status tn_session_save(tn_session *s, int32_t seq, const char *name) {
     size_t size;
-    if (!path) return tn_fail(TN_E_INVALID, "tn_session_save: NULL argument");
+    char *path;
+    if (!name) return tn_fail(TN_E_INVALID, "tn_session_save: NULL argument");
     TN_TRY(tn_session_state_size(s, seq, &size));
+    TN_TRY(tn__output_path(name, &path));
     size_t length = strlen(path) + 32;
     char *bytes = tn_malloc(size), *temporary = tn_malloc(length);
     tn_status status = bytes && temporary ? tn_session_state_get(s, seq, bytes, size) : TN_E_NOMEM;
@@ -433,6 +436,7 @@ tn_status tn_session_save(tn_session *s, int32_t seq, const char *path) {
     }
     tn_free(temporary);
     tn_free(bytes);
+    tn_free(path);
     return status;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/output_path.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -74,22 +75,24 @@ static bool write_all(int file, const char *bytes, size_t size) {
 }
 
 /* Writes to a temporary name and renames, so that a file with the right name is complete. */
-static tn_status write_atomically(const char *path, const tn__text *t) {
+static tn_status write_atomically(const char *name, const tn__text *t) {
+    char *path;
     tn__text temporary = {0};
+    TN_TRY(tn__output_path(name, &path));
     static atomic_uint number; /* two threads may write the same file */
     tn__text_printf(&temporary, "%s.%ld-%u.partial", path, (long)getpid(), atomic_fetch_add(&number, 1));
-    TN_TRY(temporary.status);
-    const int file = open(temporary.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    tn_status status = TN_OK;
-    if (file < 0) {
+    tn_status status = temporary.status;
+    const int file = status == TN_OK ? open(temporary.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    if (status == TN_OK && file < 0) {
         status = tn_fail(TN_E_IO, "cannot create %s: %s", temporary.data, strerror(errno));
-    } else {
+    } else if (status == TN_OK) {
         bool written = write_all(file, t->data, t->length);
         if (close(file) != 0 || !written || rename(temporary.data, path) != 0)
             status = tn_fail(TN_E_IO, "cannot write %s: %s", path, strerror(errno));
         if (status != TN_OK) unlink(temporary.data);
     }
     tn__text_free(&temporary);
+    tn_free(path);
     return status;
 }
 

@@ -33,7 +33,7 @@
          .letter = "e",                                                                                              \
          .kind = OPTION_FLAG,                                                                                        \
          .fallback = "on",                                                                                           \
-         .help = "replace \\n, \\t, \\\" and the like in -p and -sys"},                                              \
+         .help = "replace \\n, \\t, \\\" and the like in -p, -sys and -r"},                                          \
         {.name = "show-timings",                                                                                     \
          .aliases = "--perf",                                                                                        \
          .kind = OPTION_FLAG,                                                                                        \

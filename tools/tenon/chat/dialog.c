@@ -1,6 +1,7 @@
 /* A conversation with a model: its template and its messages. */
 #include "chat/dialog.h"
 
+#include "cli/text_input.h"
 #include "files/output_file.h"
 
 #include <stdlib.h>
@@ -21,8 +22,8 @@ static tn_status make_generator(struct dialog *d) {
     if (!stops) return TN_E_NOMEM;
     if (!d->no_template && visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) stops[p.n_stops++] = end;
     for (int i = 0; i < reverse; i++) {
-        const char *text = args_text_at(d->args, "reverse-prompt", i);
-        if (*text) stops[p.n_stops++] = text;
+        const char *text = escaped_text_at(d->args, "reverse-prompt", i);
+        if (text && *text) stops[p.n_stops++] = text;
     }
     p.stops = stops;
     tn_status status = tn_generator_new(d->tokenizer, &p, &d->generator);

@@ -157,6 +157,9 @@ bool help_completion(FILE *out, const char *shell); /* bash, zsh or fish; false 
 
 /* The command closest to `word` if it is close enough to be a typing mistake, else NULL. */
 const char *suggest_command(const char *word);
+/* What does the work of a command of llama.cpp or Ollama, such as "tenon serve" for "llama-server"; NULL if unknown.
+ */
+const char *replacement_of(const char *word);
 /* The same for options: writes the closest spelling, with its dashes, to `out`. */
 bool suggest_option(const struct command *command, const char *word, char *out, size_t size);
 int edit_distance(const char *a, const char *b);

@@ -233,8 +233,14 @@ static void match_visit(void *user, const struct option_group *group, const stru
 }
 
 static struct option_match match_option(const struct command *command, const char *word) {
+    char plain[64]; /* aliases too are known with '_' */
     struct option_match m = {.word = word, .length = strcspn(word, "=")};
+    if (m.length > 2 && m.length < sizeof plain && memcmp(word, "--", 2) == 0 && memchr(word, '_', m.length)) {
+        for (size_t i = 0; i < m.length; i++) plain[i] = word[i] == '_' ? '-' : word[i];
+        m.word = plain;
+    }
     if (m.length > 1) options_visit(command, match_visit, &m);
+    m.word = word;
     return m;
 }
 

@@ -1,4 +1,5 @@
-/* "Did you mean …?": the closest command or option by edit distance. */
+/* "Did you mean …?": the closest command or option by edit distance, and what does the work of other programs'
+ * commands. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -47,6 +48,33 @@ const char *suggest_command(const char *word) {
         }
     }
     return best;
+}
+
+const char *replacement_of(const char *word) {
+    static const char *const table[][2] = {
+        {"cli", "tenon chat to talk with a model, tenon run to continue a text"},
+        {"completion", "tenon run"},
+        {"generate", "tenon run"},
+        {"server", "tenon serve"},
+        {"embedding", "tenon embed"},
+        {"gguf-split", "tenon split and tenon merge"},
+        {"export-lora", "tenon lora"},
+        {"fit-params", "tenon plan"},
+        {"download", "tenon pull"},
+        {"list", "tenon pull --list"},
+        {"ls", "tenon pull --list"},
+        {"show", "tenon inspect"},
+        {"ps", "tenon serve: GET /models and the web UI name the loaded models"},
+        {"stop", "Ctrl-C in the terminal of tenon serve, or --sleep-idle-seconds"},
+        {"rm", "rm on a file that tenon pull --list names"},
+        {"create", "tenon convert and tenon quantize"},
+    };
+    if (strncmp(word, "llama-", 6) == 0) word += 6;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strcmp(word, table[i][0]) == 0) return table[i][1];
+    for (int i = 0; command_table[i]; i++)
+        if (strcmp(word, command_table[i]->name) == 0) return command_table[i]->name;
+    return NULL;
 }
 
 struct option_search {

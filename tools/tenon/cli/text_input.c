@@ -98,6 +98,15 @@ void replace_escapes(char *text, size_t *size) {
     *size = out;
 }
 
+const char *escaped_text_at(const struct args *args, const char *name, int index) {
+    const char *text = args_text_at(args, name, index);
+    if (command_has_option(args->command, "--escape") && !args_flag(args, "escape")) return text;
+    size_t size = strlen(text);
+    char *copy = args_keep(args, text, size + 1);
+    if (copy) replace_escapes(copy, &size);
+    return copy;
+}
+
 int read_text_option(const struct args *args, const char *name, const char *file_name, char **text) {
     const char *direct = args_text(args, name), *file = args_text(args, file_name);
     size_t size;

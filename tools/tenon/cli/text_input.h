@@ -20,5 +20,7 @@ int read_piped_input(char **text, size_t *size);
 void drop_last_newline(char *text, size_t *size);
 /* Replaces \n, \t, \r, \xHH, and a backslash before a quote or a backslash, by what they stand for, in place. */
 void replace_escapes(char *text, size_t *size);
+/* args_text_at() with escapes replaced, unless --no-escape was given; NULL when out of memory. */
+const char *escaped_text_at(const struct args *args, const char *name, int index);
 
 #endif

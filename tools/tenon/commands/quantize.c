@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <regex.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Type of each tensor ---- */
@@ -24,7 +25,8 @@ struct quantization {
     const struct mix *mix;
     struct mix_model model;
     struct importance *importance;
-    bool keep_output;
+    bool keep_output, pure;
+    int threads;
     struct type_override *overrides;
     int override_count;
     struct written_tensor *plan;
@@ -48,6 +50,18 @@ static tn_status parse_override(const char *text, struct type_override *out) {
     return TN_OK;
 }
 
+/* The type of one tensor, which --output-tensor-type and --token-embedding-type name. */
+static tn_status parse_named(const struct args *args, const char *option, const char *pattern,
+                             struct type_override *overrides, int *count) {
+    const char *type = args_text(args, option);
+    char text[128];
+    if (!type) return TN_OK;
+    snprintf(text, sizeof text, "%s=%s", pattern, type);
+    TN_TRY(parse_override(text, &overrides[*count]));
+    ++*count;
+    return TN_OK;
+}
+
 static tn_status choose_type(const struct quantization *q, const tn_gguf_tensor *t, tn_type *type) {
     *type = t->type;
     for (int i = q->override_count; i-- > 0;) { /* the last one given wins */
@@ -61,7 +75,7 @@ static tn_status choose_type(const struct quantization *q, const tn_gguf_tensor 
     if (!tn_type_is_float(t->type) && !tn_type_is_quantized(t->type)) return TN_OK; /* integers are copied */
     if (q->keep_output && strcmp(t->name, q->model.has_output ? "output.weight" : "token_embd.weight") == 0)
         return TN_OK;
-    *type = mix_type(q->mix, &q->model, t->name, t->ne);
+    *type = q->pure ? mix_fitting(q->mix->type, t->ne[0]) : mix_type(q->mix, &q->model, t->name, t->ne);
     return TN_OK;
 }
 
@@ -124,7 +138,7 @@ static tn_status write_quantized(struct quantization *q, const struct args *args
                                  .tensor_count = count,
                                  .source = read_source_rows,
                                  .user = q,
-                                 .threads = (int)args_int(args, "threads"),
+                                 .threads = q->threads,
                                  .title = "quantizing",
                                  .squared_error = errors,
                                  .squared_values = squares};
@@ -177,7 +191,9 @@ static int quantize(const struct args *args, struct quantization *q) {
 }
 
 static int run_quantize(const struct args *args) {
-    struct quantization q = {.keep_output = args_flag(args, "keep-output"), .mix = mix_find(args->values[2])};
+    struct quantization q = {.keep_output = args_flag(args, "keep-output"),
+                             .pure = args_flag(args, "pure"),
+                             .mix = mix_find(args->values[2])};
     if (!q.mix) {
         fprintf(stderr, "Types:");
         for (const struct mix *mix = mix_table; mix->name; mix++)
@@ -185,8 +201,12 @@ static int run_quantize(const struct args *args) {
         fputc('\n', stderr);
         return fail_usage(args, "unknown type \"%s\"", args->values[2]);
     }
+    char *end = NULL;
+    q.threads = args->count > 3 ? (int)strtol(args->values[3], &end, 10) : (int)args_int(args, "threads");
+    if (end && (end == args->values[3] || *end || q.threads < 0 || q.threads > 4096))
+        return fail_usage(args, "unexpected argument \"%s\"", args->values[3]);
     if (!tn_type_can_write(q.mix->type)) return fail("%s can be read but not written", q.mix->name);
-    struct type_override overrides[64];
+    struct type_override overrides[64 + 2];
     tn_gguf *file = NULL;
     tn_status status = TN_OK;
     const char *inputs[] = {args->values[0], args_text(args, "importance")};
@@ -194,8 +214,11 @@ static int run_quantize(const struct args *args) {
     if (code) return code;
     q.overrides = overrides;
     if (args_repeats(args, "tensor-type") > 64) return fail_usage(args, "--tensor-type was given more than 64 times");
-    while (status == TN_OK && q.override_count < args_repeats(args, "tensor-type")) {
-        status = parse_override(args_text_at(args, "tensor-type", q.override_count), &overrides[q.override_count]);
+    status = parse_named(args, "output-tensor-type", "^output\\.weight$", overrides, &q.override_count);
+    if (status == TN_OK)
+        status = parse_named(args, "token-embedding-type", "^token_embd\\.weight$", overrides, &q.override_count);
+    for (int i = 0; status == TN_OK && i < args_repeats(args, "tensor-type"); i++) {
+        status = parse_override(args_text_at(args, "tensor-type", i), &overrides[q.override_count]);
         if (status == TN_OK) q.override_count++;
     }
     if (status == TN_OK && mix_wants_importance(q.mix) && !args_text(args, "importance"))
@@ -221,7 +244,13 @@ static int run_quantize(const struct args *args) {
 static const struct option options[] = {
     OPTION_THREADS,
     OPTION_FORCE,
-    {.name = "keep-output", .help = "keep the type of the output matrix", .kind = OPTION_FLAG},
+    {.name = "keep-output",
+     .aliases = "--leave-output-tensor",
+     .help = "keep the type of the output matrix",
+     .kind = OPTION_FLAG},
+    {.name = "pure", .help = "one type for all matrices instead of the mix", .kind = OPTION_FLAG},
+    {.name = "output-tensor-type", .value = "TYPE", .kind = OPTION_TEXT, .help = "type of the output matrix"},
+    {.name = "token-embedding-type", .value = "TYPE", .kind = OPTION_TEXT, .help = "type of the token embedding"},
     {.name = "tensor-type",
      .value = "REGEX=TYPE",
      .kind = OPTION_TEXT,
@@ -244,12 +273,13 @@ const struct command command_quantize = {
     .name = "quantize",
     .summary = "make a model smaller by storing its weights in fewer bits",
     .section = SECTION_FILES,
-    .arguments = "IN OUT TYPE",
+    .arguments = "IN OUT TYPE [THREADS]",
     .min_arguments = 3,
-    .max_arguments = 3,
+    .max_arguments = 4,
     .options = options,
     .details =
-        "TYPE is a mix by its usual name or any type that can be written. Q4_K_M and Q5_K_M are good choices, Q8_0 "
+        "TYPE is a mix by its usual name or number, or any type that can be written. Q4_K_M and Q5_K_M are good "
+        "choices, Q8_0 "
         "is nearly lossless, Q2_K and Q3_K_S/M/L are for when memory is short, MXFP4 is for the experts of mixture "
         "models. IQ3_M down to IQ1_S need the fewest bits and an importance matrix (tenon imatrix, --imatrix). TQ1_0 "
         "and TQ2_0 are for models trained with ternary weights.\n\n"

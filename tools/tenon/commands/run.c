@@ -22,16 +22,24 @@ struct run_output {
 
 /* Whether the text now ends with, or has just passed, a string of --reverse-prompt. */
 struct reverse_prompts {
-    const struct args *args;
+    const char **texts;
+    int count;
     char tail[1024];
     size_t length;
 };
 
+static bool reverse_prompts_read(const struct args *args, struct reverse_prompts *r) {
+    *r = (struct reverse_prompts){.count = args_repeats(args, "reverse-prompt")};
+    r->texts = args_keep(args, NULL, (size_t)r->count * sizeof *r->texts);
+    for (int i = 0; r->texts && i < r->count; i++)
+        if (!(r->texts[i] = escaped_text_at(args, "reverse-prompt", i))) return false;
+    return r->texts != NULL;
+}
+
 static bool reverse_prompt_reached(struct reverse_prompts *r, const char *text) {
     const size_t n = strlen(text), most = sizeof r->tail - 1;
-    const int count = args_repeats(r->args, "reverse-prompt");
-    if (!count || !n) return false;
-    if (n >= most) return strstr(text, args_text_at(r->args, "reverse-prompt", 0)) != NULL;
+    if (!r->count || !n) return false;
+    if (n >= most) return strstr(text, r->texts[0]) != NULL;
     if (r->length + n > most) {
         const size_t drop = r->length + n - most;
         memmove(r->tail, r->tail + drop, r->length - drop);
@@ -39,8 +47,8 @@ static bool reverse_prompt_reached(struct reverse_prompts *r, const char *text) 
     }
     memcpy(r->tail + r->length, text, n + 1);
     r->length += n;
-    for (int i = 0; i < count; i++) {
-        const char *wanted = args_text_at(r->args, "reverse-prompt", i);
+    for (int i = 0; i < r->count; i++) {
+        const char *wanted = r->texts[i];
         const size_t size = strlen(wanted) + n; /* it ends within the new text */
         if (size > n && strstr(r->tail + (r->length > size ? r->length - size : 0), wanted)) return true;
     }
@@ -63,7 +71,8 @@ static const char *const run_end_names[] = {"stop", "limit", "context", "interru
 static int generate(const struct args *args, tn_session *session, tn_sampler *sampler, int32_t keep,
                     struct run_output *out, enum run_end *end) {
     const int64_t limit = args_int(args, "predict");
-    struct reverse_prompts reverse = {.args = args};
+    struct reverse_prompts reverse;
+    if (!reverse_prompts_read(args, &reverse)) return fail("out of memory");
     int32_t n_ctx = tn_session_get_params(session).n_ctx;
     *end = END_LIMIT;
     for (int64_t i = 0; limit < 0 || i < limit; i++) {
@@ -190,6 +199,17 @@ static void note_chat_model(const struct args *args, const tn_model *model) {
                 style(stderr, STYLE_DIM), style(stderr, STYLE_NONE));
 }
 
+/* Options that only a conversation has ask for one. */
+static bool wants_conversation(const struct args *args) {
+    static const char *const only[] = {"system", "system-file", "single-turn"};
+    const char *given = NULL;
+    for (size_t i = 0; i < sizeof only / sizeof *only && !given; i++)
+        if (args_given(args, only[i])) given = only[i];
+    if (!args_given(args, "conversation")) return given != NULL;
+    if (given && !args_flag(args, "conversation")) warn("--%s has no effect without a conversation", given);
+    return args_flag(args, "conversation");
+}
+
 static int run_run(const struct args *args) {
     char buffer[4096], *prompt = NULL;
     const char *path = NULL;
@@ -201,7 +221,7 @@ static int run_run(const struct args *args) {
     struct run_output out = {.keep = args_flag(args, "json")};
     enum run_end end = END_INTERRUPTED;
     size_t size = 0;
-    if (args_flag(args, "conversation")) return converse_with(args);
+    if (wants_conversation(args)) return converse_with(args);
     if (args->count == 2 && strcmp(args->values[1], "-") != 0)
         return fail_usage(args, "unexpected argument \"%s\": give the text to continue with -p", args->values[1]);
     if (!(path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;

@@ -11,8 +11,8 @@
 #include "tenon/cpu.h"
 
 #include <stdlib.h>
-
 #include <string.h>
+#include <unistd.h>
 
 /* ---- Opening ---- */
 
@@ -151,6 +151,25 @@ static int plan_and_make(const struct args *args, const char *path, const tn_ses
     return status == TN_OK ? code : fail_status(status, "%s", path);
 }
 
+/* Says how to get a model whose name is that of a repository or of another program's model. */
+static void advise_download(const char *path) {
+    static const char *const hosts[] = {"https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/"};
+    const size_t length = strlen(path);
+    if (access(path, F_OK) == 0 || (length > 5 && strcmp(path + length - 5, ".gguf") == 0)) return;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        if (strncmp(path, hosts[i], strlen(hosts[i])) == 0) {
+            path += strlen(hosts[i]);
+            break;
+        }
+    const char *slash = strchr(path, '/');
+    if (slash && (slash == path || path[0] == '.' || path[0] == '~' || strchr(slash + 1, '/'))) return;
+    if (slash)
+        fprintf(stderr, "To download it from Hugging Face: -hf %s\n", path);
+    else
+        fprintf(stderr,
+                "A model is a GGUF file; tenon pull OWNER/REPO downloads one, tenon pull --list lists them.\n");
+}
+
 int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,
                       struct loaded_model *loaded) {
     *loaded = (struct loaded_model){0};
@@ -171,7 +190,10 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
     if (!loaded->devices) ranks_divide(args, loaded->net, &p, &model_params);
     if (status == TN_OK && !code) status = tn_model_open(path, &model_params, &loaded->model);
     if (status != TN_OK || code) {
-        if (!code) code = fail_status(status, "%s", "");
+        if (!code) {
+            code = fail_status(status, "%s", "");
+            advise_download(path);
+        }
         loaded_model_close(loaded);
         return code;
     }

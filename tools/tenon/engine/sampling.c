@@ -314,7 +314,8 @@ static int read_breakers(const struct args *args, tn_sampler_params *p) {
     if (!list) return fail("out of memory");
     p->n_dry_breakers = 0;
     for (int i = 0; i < count; i++) {
-        const char *text = args_text_at(args, "dry-sequence-breaker", i);
+        const char *text = escaped_text_at(args, "dry-sequence-breaker", i);
+        if (!text) return fail("out of memory");
         if (strcmp(text, "none") != 0) list[p->n_dry_breakers++] = text;
     }
     p->dry_breakers = list;

@@ -37,8 +37,10 @@ int copy_with_progress(const tn_gguf *file, const char *out, const tn_gguf_copy_
 
 /* ---- Checks ---- */
 
-int check_output(const char *target, bool force, const char *const *inputs, size_t n_inputs) {
+/* The same, also for devices and pipes, where nothing can be lost. */
+static int check_any_output(const char *target, bool force, const char *const *inputs, size_t n_inputs) {
     struct stat out, in;
+    if (strcmp(target, "-") == 0) return fail("the output cannot be \"-\"; give the name of a file");
     if (stat(target, &out) != 0) {
         if (lstat(target, &out) == 0) return fail("%s is a link to a file that does not exist", target);
         return EXIT_OK; /* where the folder is missing or read-only, the writer says so */
@@ -49,6 +51,13 @@ int check_output(const char *target, bool force, const char *const *inputs, size
         if (inputs[i] && stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
             return fail("%s is also the input and would be lost; give another name for the output", target);
     return force ? EXIT_OK : fail("%s exists; --force replaces it", target);
+}
+
+int check_output(const char *target, bool force, const char *const *inputs, size_t n_inputs) {
+    struct stat out;
+    if (stat(target, &out) == 0 && !S_ISREG(out.st_mode) && !S_ISDIR(out.st_mode))
+        return fail("%s is not a regular file, and renaming the finished output would replace it", target);
+    return check_any_output(target, force, inputs, n_inputs);
 }
 
 int check_split_output(const char *base, bool force) {
@@ -72,7 +81,7 @@ int output_open(struct output_file *file, const char *target, bool force, const 
     struct stat info;
     char *real = NULL;
     *file = (struct output_file){0};
-    int code = check_output(target, force, inputs, n_inputs);
+    int code = check_any_output(target, force, inputs, n_inputs);
     if (code) return code;
     bool exists = stat(target, &info) == 0;
     file->direct = exists && !S_ISREG(info.st_mode);

@@ -17,13 +17,14 @@ struct output_file {
 };
 
 /* Whether `target` may be written: an error where it is one of the inputs, also through links and with `force`; a
- * folder; or an existing file that is not empty without `force`. Inputs that are NULL are left out. For writers that
- * rename themselves. Returns an exit code. */
+ * folder; a device or a pipe; or an existing file that is not empty without `force`. Inputs that are NULL are left
+ * out. For writers that rename themselves. Returns an exit code. */
 int check_output(const char *target, bool force, const char *const *inputs, size_t n_inputs);
 /* The same for the files of a split model, which are named after `base`. */
 int check_split_output(const char *base, bool force);
 /* The same for a file to be written to `path`; output_close() then renames it to its target, or deletes it where it
- * is not complete. A link to a file stays a link. Both return an exit code. */
+ * is not complete. A link to a file stays a link; devices and pipes are written directly. Both return an exit code.
+ */
 int output_open(struct output_file *file, const char *target, bool force, const char *const *inputs, size_t n_inputs);
 int output_close(const struct output_file *file, bool complete);
 

@@ -26,8 +26,11 @@ const struct mix *mix_find(const char *name) {
     static const char *const short_names[][2] = {{"Q3_K", "Q3_K_M"}, {"Q4_K", "Q4_K_M"}, {"Q5_K", "Q5_K_M"}};
     for (size_t i = 0; i < sizeof short_names / sizeof *short_names; i++)
         if (strcasecmp(name, short_names[i][0]) == 0) name = short_names[i][1];
-    for (const struct mix *mix = mix_table; mix->name; mix++)
-        if (strcasecmp(mix->name, name) == 0) return mix;
+    char number[16];
+    for (const struct mix *mix = mix_table; mix->name; mix++) {
+        snprintf(number, sizeof number, "%u", mix->file_type);
+        if (strcasecmp(mix->name, name) == 0 || strcmp(number, name) == 0) return mix;
+    }
     return NULL;
 }
 

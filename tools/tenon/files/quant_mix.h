@@ -11,8 +11,9 @@ struct mix {
     uint32_t file_type; /* the value of "general.file_type" */
 };
 
-extern const struct mix mix_table[];          /* ended by an entry without a name */
-const struct mix *mix_find(const char *name); /* ignores case; NULL when there is none */
+extern const struct mix mix_table[]; /* ended by an entry without a name */
+/* By name, ignoring case, or by the number of its file type; NULL when there is none. */
+const struct mix *mix_find(const char *name);
 
 /* Properties of a model that the rules use. */
 struct mix_model {

@@ -44,37 +44,40 @@ static bool is_model_path(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const size_t length = strlen(name);
     if (length < 6 || strcasecmp(name + length - 5, ".gguf") != 0) return false;
-    if (strncasecmp(name, "mmproj", 6) == 0 || strcasestr(name, "imatrix") || strcasestr(name, "-mtp-draft"))
-        return false;
+    /* Parts of multimodal models, importance matrices, draft models. */
+    static const char *const others[] = {"mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcasestr(name, others[i])) return false;
     const char *part = part_number(path);
     return !part || strncmp(part, "00001", 5) == 0;
 }
 
-/* Whether the quant stands in the path as a word of its own: after - . _ or /, before - . or /. */
-static bool names_quant(const char *path, const char *quant) {
+/* Whether the quant stands in the path before - . or /; with `word` as a word of its own, also after - . _ or /. */
+static bool names_quant(const char *path, const char *quant, bool word) {
     const size_t length = strlen(quant);
     for (const char *at = path; (at = strcasestr(at, quant)); at++) {
-        const bool begins = at == path || strchr("-._/", at[-1]) != NULL;
-        if (begins && strchr("-./", at[length])) return true;
+        const bool begins = !word || at == path || strchr("-._/", at[-1]) != NULL;
+        if (begins && at[length] && strchr("-./", at[length])) return true;
     }
     return false;
 }
 
+static size_t choose_quant(const struct hub_files *files, const char *quant) {
+    for (int word = 1; word >= 0; word--)
+        for (size_t i = 0; i < files->count; i++)
+            if (is_model_path(files->list[i].path) && names_quant(files->list[i].path, quant, word)) return i;
+    return SIZE_MAX;
+}
+
 size_t hub_choose(const struct hub_files *files, const char *quant, const char *name) {
-    static const char *const good[] = {"Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "Q5_K_M", "Q8_0"};
-    const size_t n_good = sizeof good / sizeof *good;
     for (size_t i = 0; name && *name && i < files->count; i++)
         if (strcmp(files->list[i].path, name) == 0) return i;
     if (name && *name) return SIZE_MAX;
-    if (*quant && strcasecmp(quant, "latest") != 0) {
-        for (size_t i = 0; i < files->count; i++)
-            if (is_model_path(files->list[i].path) && names_quant(files->list[i].path, quant)) return i;
-        return SIZE_MAX;
-    }
-    for (size_t q = 0; q < n_good; q++)
-        for (size_t i = 0; i < files->count; i++)
-            if (is_model_path(files->list[i].path) && names_quant(files->list[i].path, good[q])) return i;
-    for (size_t i = 0; i < files->count; i++)
-        if (is_model_path(files->list[i].path)) return i;
-    return SIZE_MAX;
+    if (*quant && strcasecmp(quant, "latest") != 0) return choose_quant(files, quant);
+    /* The order of llama.cpp, so that both take the same file of a repository. */
+    size_t chosen = choose_quant(files, "Q4_K_M");
+    if (chosen == SIZE_MAX) chosen = choose_quant(files, "Q8_0");
+    for (size_t i = 0; chosen == SIZE_MAX && i < files->count; i++)
+        if (is_model_path(files->list[i].path)) chosen = i;
+    return chosen;
 }

@@ -26,6 +26,9 @@ struct download_state {
     struct progress bar;
     bool begun;      /* the first bytes of this request came */
     int write_error; /* of the disk */
+    char tag[160];   /* of the bytes in the partial file; "" is unknown */
+    bool changed;    /* the server has other content now than when it was asked about it */
+    bool again;      /* … and it must be requested from its first byte */
 };
 
 bool make_folders_of(const char *path) {
@@ -89,9 +92,22 @@ static int open_partial(struct download_state *s) {
     return EXIT_OK;
 }
 
+/* Bytes of two contents are never joined. False where this response cannot be used. */
+static bool check_tag(struct download_state *s, const struct http_response *r) {
+    if (s->d->sha256 || !r->etag[0] || strcmp(s->tag, r->etag) == 0) return true;
+    s->again = s->have > 0 && r->status == 206;
+    if (*s->tag) {
+        s->changed = true;
+        s->expected = r->status == 206 ? r->total : r->length;
+    }
+    snprintf(s->tag, sizeof s->tag, "%s", r->etag);
+    return !s->again && (!s->changed || s->d->tag_path);
+}
+
 static bool on_bytes(void *user, const struct http_response *r, const void *bytes, size_t size) {
     struct download_state *s = user;
     if (!s->begun) {
+        if (!check_tag(s, r)) return false;
         s->begun = true;
         /* A server that ignores the range sends the file from its beginning. */
         if (r->status == 200 && s->have && !restart_partial(s)) s->write_error = errno;
@@ -134,6 +150,14 @@ static int transfer(struct download_state *s) {
             return EXIT_INTERRUPTED;
         }
         if (s->write_error) return fail("cannot write %s: %s", s->d->partial, strerror(s->write_error));
+        if (s->changed && !s->d->tag_path) return fail("%s changed on the server meanwhile; try again", s->d->name);
+        if (s->again) {
+            s->again = false;
+            furthest = 0;
+            if (!restart_partial(s)) return fail("cannot write %s: %m", s->d->partial);
+            if (++attempt >= MAX_ATTEMPTS) return fail("%s changes on the server all the time", s->d->name);
+            continue;
+        }
         if (complete && (r.status == 200 || r.status == 206)) {
             if (!s->expected || s->have >= s->expected) return EXIT_OK;
             snprintf(r.error, sizeof r.error, "the server sent %llu of %llu bytes", (unsigned long long)s->have,
@@ -184,8 +208,19 @@ static int check_content(struct download_state *s) {
                 s->d->sha256);
 }
 
+static bool write_tag(const struct download *d, const char *tag) {
+    char partial[HUB_PATH + 16];
+    if ((size_t)snprintf(partial, sizeof partial, "%s.new", d->tag_path) >= sizeof partial) return false;
+    FILE *file = fopen(partial, "w");
+    if (!file) return false;
+    const bool written = fputs(tag, file) >= 0;
+    return fclose(file) == 0 && written && rename(partial, d->tag_path) == 0;
+}
+
 static int download_locked(const struct download *d) {
     struct download_state s = {.d = d, .file = -1, .expected = d->size};
+    snprintf(s.tag, sizeof s.tag, "%s", d->tag ? d->tag : "");
+    if (!d->sha256 && !*s.tag) unlink(d->partial); /* what it is a beginning of is not known */
     int code = open_partial(&s);
     if (!code) code = check_space(&s);
     if (!code && s.have && s.have < s.expected) {
@@ -196,6 +231,10 @@ static int download_locked(const struct download *d) {
     if (!code) code = check_content(&s);
     if (!code && (fsync(s.file) != 0 || !make_folders_of(d->path) || rename(d->partial, d->path) != 0))
         code = fail("cannot write %s: %m", d->path);
+    /* The name of the partial file stands for the content that was asked about. */
+    if (code && s.changed) unlink(d->partial);
+    if (!code && d->tag_path && !write_tag(d, d->tag && *d->tag ? s.tag : ""))
+        code = fail("cannot write %s: %m", d->tag_path);
     if (s.file >= 0) close(s.file);
     return code;
 }
@@ -217,6 +256,13 @@ static int take_lock(const struct download *d, int *lock) {
 
 static bool is_complete(const struct download *d) {
     struct stat info;
+    if (d->tag_path) {
+        char known[160] = "";
+        FILE *file = fopen(d->tag_path, "r");
+        if (file && !fgets(known, sizeof known, file)) known[0] = '\0';
+        if (file) fclose(file);
+        if (strcmp(known, d->tag ? d->tag : "") != 0) return false;
+    }
     return stat(d->path, &info) == 0 && S_ISREG(info.st_mode) && (!d->size || (uint64_t)info.st_size == d->size);
 }
 

@@ -11,12 +11,15 @@ struct download {
     const char *name;        /* for messages and progress */
     uint64_t size;           /* expected; 0: what the server says */
     const char *sha256;      /* expected, 64 digits; NULL: unknown */
+    /* Without sha256: the ETag, which all parts of the file must have; NULL or "": unknown. `tag_path` is a file that
+     * keeps the ETag of the complete one, so that other content is downloaded again; NULL where `path` names it. */
+    const char *tag, *tag_path;
     const char *partial; /* grows while it is incomplete, and is continued by a later download of the same content */
     const char *path;    /* the complete file */
     const char *lock;    /* held meanwhile: two processes do not write one file */
 };
 
-/* Does nothing where the file is there already. Returns an exit code after a message; then there is no file at
+/* Does nothing where the file is there already. Returns an exit code after a message; then there is no new file at
  * `path`, and the partial one is either a beginning of the right content or gone. */
 int download_file(const struct download *d);
 

@@ -85,6 +85,8 @@ static size_t on_header(char *bytes, size_t unit, size_t count, void *user) {
         r->total = strtoull(strchr(v, '/') + 1, NULL, 10);
     } else if ((v = header_value(line, "ETag"))) {
         copy_etag(v, r->etag);
+    } else if ((v = header_value(line, "Last-Modified")) && !r->etag[0]) {
+        copy_etag(v, r->etag);
     } else if ((v = header_value(line, "X-Linked-Etag")) && !r->linked_etag[0]) {
         copy_etag(v, r->linked_etag);
     } else if ((v = header_value(line, "X-Linked-Size")) && !r->linked_size) {

@@ -11,7 +11,7 @@ struct http_response {
     uint64_t length, total; /* of the body, and of the whole file where a part was sent; 0: not said */
     uint64_t linked_size;   /* X-Linked-Size, X-Linked-Etag, X-Repo-Commit of the first response that has them */
     char linked_etag[160], commit[160];
-    char etag[160];   /* of the last response, without quotes and W/ */
+    char etag[160];   /* of the last response, without quotes and W/; where there is none, its Last-Modified */
     char next[2048];  /* the Link of the next page */
     long retry_after; /* seconds; -1: not said */
     char error[256];  /* why there was no complete response */

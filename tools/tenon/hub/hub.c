@@ -273,7 +273,8 @@ static int fetch_part(const struct hub_repo *r, const struct hub_file *file, cha
     char url[4096], encoded[2048], partial[HUB_PATH + 272], blob[HUB_PATH + 256], lock[HUB_PATH + 512];
     struct http_response h;
     encode_path(file->path, encoded, sizeof encoded);
-    snprintf(url, sizeof url, "%s/%s/resolve/main/%s", r->endpoint, r->name, encoded);
+    /* All parts of a split model are of one commit. */
+    snprintf(url, sizeof url, "%s/%s/resolve/%s/%s", r->endpoint, r->name, *commit ? commit : "main", encoded);
     int code = ask_about(r, url, file->path, &h);
     if (code) return code;
     const char *etag = h.linked_etag[0] ? h.linked_etag : file->sha256[0] ? file->sha256 : h.etag;
@@ -289,6 +290,7 @@ static int fetch_part(const struct hub_repo *r, const struct hub_file *file, cha
                                             .name = file->path,
                                             .size = size,
                                             .sha256 = is_sha256(etag) ? etag : NULL,
+                                            .tag = etag == h.etag ? etag : NULL,
                                             .partial = partial,
                                             .path = blob,
                                             .lock = lock});

@@ -6,7 +6,6 @@
 #include <ctype.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ROOT/HASH-NAME, where HASH stands for the URL. */
 static int url_path(const char *url, char path[HUB_PATH]) {
@@ -30,15 +29,8 @@ static int url_path(const char *url, char path[HUB_PATH]) {
     return EXIT_OK;
 }
 
-static bool read_line(const char *path, char *out, int size) {
-    FILE *file = fopen(path, "r");
-    const bool read = file && fgets(out, size, file);
-    if (file) fclose(file);
-    return read;
-}
-
 static int fetch_one(const struct args *args, const char *url, char path[HUB_PATH]) {
-    char partial[HUB_PATH + 256], lock[HUB_PATH + 16], tag_path[HUB_PATH + 16], known[160] = "";
+    char partial[HUB_PATH + 256], lock[HUB_PATH + 16], tag_path[HUB_PATH + 16];
     struct http_response h;
     struct stat info;
     int code = url_path(url, path);
@@ -65,24 +57,16 @@ static int fetch_one(const struct args *args, const char *url, char path[HUB_PAT
     snprintf(tag_path, sizeof tag_path, "%s.etag", path);
     snprintf(lock, sizeof lock, "%s.lock", path);
     snprintf(partial, sizeof partial, "%s.%.12s.incomplete", path, digest);
-    read_line(tag_path, known, sizeof known);
-    if (there && strcmp(known, tag) == 0) return EXIT_OK;
-    if (there) unlink(path); /* another content has this URL now */
-    code = download_file(
+    return download_file(
         &(struct download){.url = url,
                            .name = strrchr(path, '/') + 14,
                            .size = h.linked_size ? h.linked_size : h.length,
                            .sha256 = strlen(tag) == 64 && strspn(tag, "0123456789abcdef") == 64 ? tag : NULL,
+                           .tag = tag,
+                           .tag_path = tag_path,
                            .partial = partial,
                            .path = path,
                            .lock = lock});
-    if (code) return code;
-    FILE *file = fopen(tag_path, "w");
-    if (file) {
-        fputs(tag, file);
-        fclose(file);
-    }
-    return EXIT_OK;
 }
 
 int hub_fetch_url(const struct args *args, const char *url, char path[HUB_PATH]) {
