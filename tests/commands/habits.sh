@@ -2,6 +2,7 @@
 # What people type: run and chat as other programs' users expect them (one question, pipes, files, reverse prompts, -cnv, -st), commands
 # of a conversation, word wrap and completion of file names at a terminal, bench with lists.
 . "$(dirname "$0")/../support/checks.sh"
+here=$(cd "$(dirname "$0")" && pwd)
 export XDG_STATE_HOME=$work/state
 unset LLAMA_ARG_MODEL TENON_MODEL
 run() { "$tenon" run --temp 0 -n 8 "$@" 2> "$work/err"; }
@@ -70,9 +71,21 @@ printf '/system\n' | "$tenon" chat "$chat" -sysf "$work/system" 2> /dev/null | g
 printf '/system\n' | "$tenon" chat "$chat" -sys 'Be\tkind.' 2> /dev/null | grep -qP '^Be\tkind' || failed "escapes in -sys"
 check "a question that fails has an exit code" 1 'the context only' "$tenon" chat "$chat" -c 32 "$(printf 'fox %.0s' {1..400})"
 
+# In a terminal: words are moved to the next line as a whole, wide characters one by one; Tab completes commands and lists several.
+words=$(python3 -c 'print("aaaaaaaaa bbbbbbbbb ccccccccc dddddddd eee " + " ".join(("abcdefghijklmno" * 2)[i % 7:][:1 + i * 5 % 11] for i in range(90)))')
+python3 "$here/../data/terminal.py" 'Hi\n' "$tenon" chat "$chat" --grammar "root ::= \"$words\"" > "$work/screen" 2> "$work/err" ||
+    failed "a terminal: $(cat "$work/err")"
+[[ $(tr -s '\n ' '  ' < "$work/screen") == *"$words"* ]] || failed "words are broken: $(cat "$work/screen")"
+wide=$(python3 -c 'print("狐" * 50)')
+python3 "$here/../data/terminal.py" 'Hi\n' "$tenon" chat "$chat" --grammar "root ::= \"A fox \" \"$wide\"" > "$work/screen" 2> "$work/err"
+grep -qE '^A fox 狐{16,17}$' "$work/screen" || failed "wide characters: $(cat "$work/screen")"
+python3 "$here/../data/terminal.py" '/re\t/h\t\n/xyz\n/bye\n' "$tenon" chat "$chat" > "$work/screen" 2> "$work/err"
+grep -q '^/reset  /regen' "$work/screen" || failed "Tab lists commands: $(cat "$work/screen")"
+grep -q 'unknown command /xyz; /help' "$work/screen" || failed "no near command: $(cat "$work/screen")"
+
 # -r with escapes.
-same "-r with a line break" 1 "$("$tenon" run --temp 0 -n 200 -r '\n' 2> "$work/err" | wc -l)"
-[ "$("$tenon" run --temp 0 -n 200 -r '\n' --no-escape 2> "$work/err" | wc -l)" -gt 1 ] || failed "-r with --no-escape"
+same "-r with a line break" 2 "$("$tenon" run --temp 0 -n 200 -r '\n' 2> "$work/err" | wc -l)"
+[ "$("$tenon" run --temp 0 -n 200 -r '\n' --no-escape 2> "$work/err" | wc -l)" -gt 2 ] || failed "-r with --no-escape"
 
 # Commands of a conversation.
 talk() { printf '%b' "$1" | "$tenon" chat --seed 1 -n 4 "${@:2}" > "$work/out" 2> "$work/err"; }

@@ -211,6 +211,7 @@ static const struct chat_command {
     {"/quit", "", "leave; so do /bye and Ctrl-D", do_quit},
     {"/bye", "", NULL, do_quit},
     {"/exit", "", NULL, do_quit},
+    {"/?", "", NULL, do_help},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -228,7 +229,7 @@ static void do_help(struct chat *c, const char *argument) {
 static void run_command(struct chat *c, const char *line) {
     size_t length = strcspn(line, " \n");
     const char *argument = line + length + strspn(line + length, " \n"), *similar = NULL;
-    int best = 3;
+    int best = length > 4 ? 3 : 2;
     char word[64];
     for (int i = 0; i < COMMANDS; i++) {
         if (strlen(commands[i].name) == length && memcmp(commands[i].name, line, length) == 0) {
@@ -236,7 +237,8 @@ static void run_command(struct chat *c, const char *line) {
             return;
         }
         snprintf(word, sizeof word, "%.*s", (int)length, line);
-        int distance = edit_distance(commands[i].name, word);
+        int distance =
+            length > 1 && strncmp(commands[i].name, word, length) == 0 ? 0 : edit_distance(commands[i].name, word);
         if (distance < best) {
             best = distance;
             similar = commands[i].name;

@@ -88,6 +88,16 @@ static unsigned char insert_pasted(EditLine *editor, int key) {
     return CC_REFRESH;
 }
 
+/* One of several candidates, below the line that is edited. */
+static void show_candidate(const char *text, size_t number) {
+    enum { MOST = 60 };
+    if (number == 0) putchar('\n');
+    if (number < MOST)
+        printf("%s  ", text);
+    else if (number == MOST)
+        fputs("…", stdout);
+}
+
 /* Completes the name of a file after "/command ": as far as all that match agree. */
 static unsigned char complete_file(EditLine *editor, const char *begin, size_t length) {
     char pattern[4096];
@@ -102,9 +112,11 @@ static unsigned char complete_file(EditLine *editor, const char *begin, size_t l
         while (common[n] && common[n] == found.gl_pathv[i][n]) n++;
         common[n] = '\0';
     }
-    const bool several = found.gl_pathc > 1;
+    const bool several = found.gl_pathc > 1, longer = strlen(common) > length && strncmp(common, begin, length) == 0;
+    for (size_t i = 0; several && !longer && i < found.gl_pathc; i++) show_candidate(found.gl_pathv[i], i);
+    if (several && !longer) putchar('\n');
     globfree(&found);
-    if (strlen(common) <= length || strncmp(common, begin, length) != 0) return CC_REFRESH_BEEP;
+    if (!longer) return several ? CC_REDISPLAY : CC_REFRESH_BEEP;
     el_insertstr(editor, common + length);
     return several ? CC_REFRESH_BEEP : CC_REFRESH;
 }
@@ -119,12 +131,26 @@ static unsigned char complete_word(EditLine *editor, int key) {
     const char *space = memchr(line->buffer, ' ', length);
     if (length && line->buffer[0] == '/' && space)
         return complete_file(editor, space + 1, length - (size_t)(space + 1 - line->buffer));
+    size_t matches = 0, same = 0; /* bytes that all of them share */
     for (size_t i = 0; length && reader->words[i]; i++) {
         if (strncmp(reader->words[i], line->buffer, length) != 0) continue;
-        if (found) return CC_REFRESH_BEEP;
-        found = reader->words[i];
+        if (!matches++) same = strlen(found = reader->words[i]);
+        for (size_t n = 0; n < same; n++)
+            if (found[n] != reader->words[i][n]) same = n;
     }
-    if (!found) return CC_REFRESH_BEEP;
+    if (!matches) return CC_REFRESH_BEEP;
+    if (matches > 1 && same > length) {
+        char common[64];
+        snprintf(common, sizeof common, "%.*s", (int)(same - length), found + length);
+        el_insertstr(editor, common);
+        return CC_REFRESH_BEEP;
+    }
+    for (size_t i = 0, shown = 0; matches > 1 && reader->words[i]; i++)
+        if (strncmp(reader->words[i], line->buffer, length) == 0) show_candidate(reader->words[i], shown++);
+    if (matches > 1) {
+        putchar('\n');
+        return CC_REDISPLAY;
+    }
     el_insertstr(editor, found + length);
     el_insertstr(editor, " ");
     return CC_REFRESH;

@@ -68,13 +68,19 @@ void term_write_wrapped(FILE *out, struct word_wrap *w, const char *text, size_t
         const size_t read = mbrtowc(&wide, text + i, n, &state);
         const int columns = read == (size_t)-1 || read == (size_t)-2 || wcwidth(wide) < 0 ? 1 : wcwidth(wide);
         const bool ends = strchr(" \n\t", text[i]) != NULL;
-        if (ends) w->word_length = 0, w->word_columns = 0;
+        if (ends || columns == 2) w->word_length = 0, w->word_columns = 0; /* a line may end before wide characters */
         if (!ends && w->column + columns >= width && w->word_columns && w->word_columns < w->column)
             move_word(out, w);
+        else if (!ends && w->column + columns >= width && !w->word_length && w->column) {
+            fputc('\n', out);
+            w->column = 0;
+        }
         term_write(out, text + i, n);
         w->column = text[i] == '\n' ? 0 : text[i] == '\t' ? w->column / 8 * 8 + 8 : w->column + columns;
         if (w->column >= width) w->column = 0, w->word_length = 0, w->word_columns = 0;
-        if (!ends && w->word_length + n <= sizeof w->word) {
+        if (columns == 2) {
+            w->word_length = 0; /* … and after them */
+        } else if (!ends && w->word_length + n <= sizeof w->word) {
             memcpy(w->word + w->word_length, text + i, n);
             w->word_length += n;
             w->word_columns += columns;
