@@ -250,7 +250,8 @@ def types_module(headers):
 
 def functions_module(headers):
     lines = HEAD.format(subject='Functions').split('\n')
-    lines += ['from ._types import *  # noqa: F403', '', '# name: (result, parameters …)', 'FUNCTIONS = {']
+    lines += ['from typing import Any, Dict, List', '', 'from ._types import *  # noqa: F403', '', '# name: (result, parameters …)',
+              'FUNCTIONS: Dict[str, List[Any]] = {']
     for name, function in headers.functions.items():
         types, more = headers.parameters(function)
         lines += wrapped(f'    "{name}": [', [headers.result(function, types), *types], '],' + ('  # and more' if more else ''))

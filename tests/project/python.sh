@@ -11,6 +11,9 @@ for part in bindings/python/tests/test_*.py; do
     check "$part" 0 '^OK' "$python" "$part"
 done
 check "docs/python.md" 0 '^[0-9]+ blocks' "$python" bindings/python/tests/run_page.py docs/python.md
+if "$python" -m mypy --version > /dev/null 2>&1; then # Debian's mypy is optional
+    check "type hints" 0 '^Success' "$python" -m mypy --cache-dir "$work/mypy" bindings/python/tenon
+fi
 unset TENON_LIBRARY
 cmake --install "$build" --prefix "$work/prefix" > /dev/null
 check "the installed package" 0 '^0\.[0-9.]+ .*/prefix/' env PYTHONPATH="$work/prefix/share/tenon/python" "$python" -c \

@@ -1,7 +1,7 @@
 """A model with one session: tokens, sequences, steps of generation. Llama (llama.py) makes texts and chats of it."""
 import ctypes
 import threading
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _types as t
 from ._library import check, encoded, error_of, lib
@@ -37,7 +37,8 @@ class Engine:
                  embedding: bool, pooling: int, session: Mapping[str, Any]) -> None:
         self.lock = threading.Lock()
         self.free = threading.Condition()
-        self.model, self.session = ctypes.POINTER(t.tn_model)(), ctypes.POINTER(t.tn_session)()
+        self.model: Any = ctypes.POINTER(t.tn_model)()
+        self.session: Any = ctypes.POINTER(t.tn_session)()
         self._adapters: List[Any] = []
         self._pieces: Optional[Pieces] = None
         self._clock = 0
@@ -55,7 +56,7 @@ class Engine:
 
     def _open_session(self, lora: Any, devices: Any, tensor_split: Any, progress: Any, embedding: bool, pooling: int, session: Any) -> None:
         params = lib.tn_session_params_default()
-        fields = {name for name, _ in t.tn_session_params._fields_} - _POINTERS
+        fields = {field[0] for field in t.tn_session_params._fields_} - _POINTERS
         for name, value in session.items():
             if name not in fields:
                 raise TypeError(f'Llama has no parameter {name}')
@@ -78,8 +79,9 @@ class Engine:
             self._adapters.append(adapter)
             uses[i] = t.tn_adapter_use(adapter, scale)
         params.adapters, params.n_adapters = uses, len(lora)
-        kind = dict(t.tn_session_params._fields_)['progress']
-        callback = kind(lambda _, done, total: bool(progress(done, total) is not False)) if progress else kind()
+        kind_of: Dict[str, Any] = {field[0]: field[1] for field in t.tn_session_params._fields_}
+        callback_type = kind_of['progress']
+        callback = callback_type(lambda _, done, total: bool(progress(done, total) is not False)) if progress else callback_type()
         params.progress = callback
         check(lib.tn_session_open(self.model, ctypes.byref(params), ctypes.byref(self.session)))
         self.params = lib.tn_session_get_params(self.session)

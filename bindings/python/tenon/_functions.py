@@ -2,10 +2,12 @@
 # pylint: disable=all
 from ctypes import *  # noqa: F403
 
+from typing import Any, Dict, List
+
 from ._types import *  # noqa: F403
 
 # name: (result, parameters …)
-FUNCTIONS = {
+FUNCTIONS: Dict[str, List[Any]] = {
     "tn_status_name": [c_char_p, c_int],
     "tn_status_text": [c_char_p, c_int],
     "tn_error": [c_char_p],

@@ -84,6 +84,6 @@ _log_callback: Any = None
 def set_log(sink: Any = None, level: int = t.TN_LOG_WARN) -> None:
     """Sends messages of at least this level (0 debug, 1 info, 2 warnings, 3 errors, 4 none) to sink(level, text); None: to stderr."""
     global _log_callback
-    callback = t.tn_log_fn(lambda _, at, text: sink(at, text.decode('utf-8', 'replace'))) if sink else t.tn_log_fn()
+    callback = t.tn_log_fn(lambda _, at, text: sink(at, text.decode('utf-8', 'replace'))) if sink else t.tn_log_fn(0)
     lib.tn_log_set(callback, None, level)
     _log_callback = callback  # the library calls it from now on

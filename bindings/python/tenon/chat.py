@@ -17,7 +17,7 @@ class Prompt:
     """The rendered messages, and what is known about the answer."""
 
     def __init__(self, template: Any, params: Any) -> None:
-        self.handle = ctypes.POINTER(t.tn_chat_prompt)()
+        self.handle: Any = ctypes.POINTER(t.tn_chat_prompt)()
         check(lib.tn_chat_prompt_new(template, ctypes.byref(params), ctypes.byref(self.handle)))
         length = ctypes.c_size_t()
         self.text = ctypes.string_at(lib.tn_chat_prompt_text(self.handle, ctypes.byref(length)), length.value)
@@ -34,7 +34,7 @@ class Parser:
     """Turns the text of an answer into deltas while it arrives, and into a message at the end."""
 
     def __init__(self, prompt: Prompt) -> None:
-        self.handle = ctypes.POINTER(t.tn_chat_parser)()
+        self.handle: Any = ctypes.POINTER(t.tn_chat_parser)()
         self.deltas: List[Dict[str, Any]] = []
         self._event = t.tn_chat_event_fn(self._on_event)
         check(lib.tn_chat_parser_new(prompt.handle, ctypes.byref(self.handle)))

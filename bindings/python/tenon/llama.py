@@ -269,10 +269,10 @@ class Llama(ChatMixin):
         for step in steps:
             record = self._record()
             self._note(record, step, offset + len(begin))
-            choice = {'text': begin + step.text, 'index': 0, 'logprobs': record if step.logprob is not None else None,
-                      'finish_reason': step.finish}
-            offset, begin = offset + len(choice['text']), ''
-            if choice['text'] or step.finish or step.logprob is not None:
+            text, begin = begin + step.text, ''
+            choice = {'text': text, 'index': 0, 'logprobs': record if step.logprob is not None else None, 'finish_reason': step.finish}
+            offset += len(text)
+            if text or step.finish or step.logprob is not None:
                 yield {**head, 'choices': [choice]}
 
     @staticmethod

@@ -21,7 +21,7 @@ class LogitsProcessorList(List[LogitsProcessor]):
                 if len(result) != len(scores):
                     raise ValueError(f'a logits processor returned {len(result)} numbers for {len(scores)} logits')
                 for i, value in enumerate(result):
-                    scores[i] = value
+                    scores[i] = value  # type: ignore[call-overload]  # its items are floats
         return scores
 
 
@@ -36,7 +36,7 @@ class Grammar:
     """A compiled grammar (GBNF). It may be used by any number of completions and threads."""
 
     def __init__(self, gbnf: str, root: Optional[str] = None) -> None:
-        self._handle = ctypes.POINTER(t.tn_grammar)()
+        self._handle: Any = ctypes.POINTER(t.tn_grammar)()
         self.text = gbnf
         check(lib.tn_grammar_new(encoded(gbnf), encoded(root), ctypes.byref(self._handle)))
 
@@ -86,7 +86,7 @@ class Pieces:
     """The texts of a vocabulary, which grammars and DRY's breakers need."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self.handle = ctypes.POINTER(t.tn_pieces)()
+        self.handle: Any = ctypes.POINTER(t.tn_pieces)()
         check(lib.tn_pieces_from_tokenizer(tokenizer, ctypes.byref(self.handle)))
 
     def __del__(self) -> None:
@@ -98,7 +98,7 @@ class Pieces:
 # Names of llama-cpp-python's parameters, where they differ from the fields of tn_sampler_params.
 _RENAMED = {'mirostat_mode': 'mirostat', 'repeat_last_n': 'penalty_window', 'penalty_last_n': 'penalty_window',
             'dynatemp_range': 'dynamic_range', 'dynatemp_exponent': 'dynamic_exponent', 'dry_penalty_last_n': 'dry_window'}
-_FIELDS = {name for name, _ in t.tn_sampler_params._fields_}
+_FIELDS = {field[0] for field in t.tn_sampler_params._fields_}
 
 
 class Sampler:
@@ -110,7 +110,7 @@ class Sampler:
     def __init__(self, n_vocab: int, *, samplers: Optional[Sequence[str]] = None, logit_bias: Optional[Mapping[int, float]] = None,
                  dry_breakers: Optional[Sequence[str]] = None, pieces: Optional[Pieces] = None, **parameters: Any) -> None:
         self.n_vocab = n_vocab
-        self._handle = ctypes.POINTER(t.tn_sampler)()
+        self._handle: Any = ctypes.POINTER(t.tn_sampler)()
         params = lib.tn_sampler_params_default()
         if samplers is not None:
             if len(samplers) > len(params.chain):
