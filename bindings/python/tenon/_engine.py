@@ -4,7 +4,7 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _types as t
-from ._library import check, encoded, error_of, lib
+from ._library import TenonError, check, encoded, error_of, lib
 from .sampling import LogitsProcessorList, Pieces, Sampler, StoppingCriteriaList
 
 _POINTERS = {'threads', 'sched', 'overrides', 'n_overrides', 'budgets', 'n_budgets', 'adapters', 'controls', 'n_adapters', 'n_controls',
@@ -181,6 +181,9 @@ class Engine:
         """The sequence holds just these tokens afterwards, and the logits of the last one are there. With the lock held."""
         if not tokens:
             raise ValueError('there are no tokens to evaluate')
+        if len(tokens) > self.params.n_ctx:
+            raise TenonError(t.TN_E_FULL, 'TN_E_FULL', f'the text has {len(tokens)} tokens, the context only {self.params.n_ctx}: '
+                             'open the model with a larger n_ctx')
         keep = min(common(sequence.tokens, tokens), len(tokens) - 1)
         if keep < len(sequence.tokens):
             status = lib.tn_session_seq_remove(self.session, sequence.index, keep, -1) if keep else t.TN_E_UNSUPPORTED

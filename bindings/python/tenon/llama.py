@@ -2,6 +2,7 @@
 import ctypes
 import time
 import uuid
+import warnings
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _types as t
@@ -12,6 +13,14 @@ from .sampling import Grammar, LogitsProcessorList, Sampler, StoppingCriteriaLis
 
 POOLING_MODEL, POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST, POOLING_RANK = (
     t.TN_POOLING_MODEL, t.TN_POOLING_NONE, t.TN_POOLING_MEAN, t.TN_POOLING_CLS, t.TN_POOLING_LAST, t.TN_POOLING_RANK)
+
+
+# Parameters of llama-cpp-python that mean nothing here: whatever they ask for is always so, or there is nothing to choose.
+_WITHOUT_EFFECT = {'verbose', 'flash_attn', 'offload_kqv', 'op_offload', 'logits_all', 'no_perf', 'swa_full', 'f16_kv', 'mul_mat_q',
+                   'last_n_tokens_size', 'spm_infill'}
+# Others that are not honoured: a warning, unless they have the value that changes nothing.
+_NOT_HONOURED = {'use_mlock': False, 'numa': False, 'main_gpu': 0, 'split_mode': 1, 'n_threads_batch': None, 'kv_overrides': None,
+                 'chat_handler': None, 'draft_model': None, 'tokenizer': None, 'lora_base': None}
 
 
 class LlamaState:
@@ -38,10 +47,18 @@ class Llama(ChatMixin):
         """Loads a model. Other parameters are fields of tn_session_params by their names (page, repeatable, n_prefixes …).
 
         n_ctx tokens are shared by n_seqs sequences; that many generations can be under way at a time. `seed` is for completions
-        that give none. chat_template is Jinja source instead of the model's own.
+        that give none. chat_template is Jinja source instead of the model's own. Parameters of llama-cpp-python that mean nothing
+        here (verbose, flash_attn …) are accepted; those that are not honoured (use_mlock …) warn.
         """
+        for name in [name for name in session if name in _WITHOUT_EFFECT or name in _NOT_HONOURED]:
+            value = session.pop(name)
+            if name in _NOT_HONOURED and value is not None and value != _NOT_HONOURED[name]:
+                warnings.warn(f'{name} has no effect in Tenon', stacklevel=2)
         self.model_path, self.seed, self.embedding = model_path, seed, embedding
         self._chat_template_text, self._chat_format, self._chat = chat_template, chat_format, None
+        for theirs, name in (('rope_freq_base', 'rope_base'), ('rope_freq_scale', 'rope_scale')):
+            if theirs in session:
+                session[name] = session.pop(theirs)
         options = {**session, 'n_ctx': n_ctx, 'n_batch': n_batch, 'n_ubatch': n_ubatch, 'n_threads': n_threads, 'n_seqs': n_seqs,
                    'n_gpu_layers': n_gpu_layers, 'cache_k': type_k, 'cache_v': type_v}
         adapters = [*([(lora_path, lora_scale)] if lora_path else []), *lora]

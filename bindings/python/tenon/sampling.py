@@ -125,7 +125,7 @@ class Sampler:
             if field not in _FIELDS or field in ('chain', 'n_chain', 'logit_bias', 'n_logit_bias', 'pieces'):
                 raise TypeError(f'a sampler has no parameter {name}')
             if value is not None:
-                setattr(params, field, value)
+                setattr(params, field, 0 if field == 'top_k' and value < 0 else value)
         if parameters.get('seed') is not None and parameters['seed'] < 0:
             params.seed = 2**64 - 1  # a seed from the system
         if logit_bias:

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
+import warnings
 
 from tenon import (POOLING_NONE, Grammar, Llama, LogitsProcessorList, Sampler, StoppingCriteriaList, TenonError, set_log)
 from tenon._library import lib
@@ -280,6 +281,24 @@ class Models(unittest.TestCase):
         finally:
             set_log()
         self.assertEqual(lines, [(1, 'a fox')])
+
+    def test_parameters_of_llama_cpp_python_are_accepted(self):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            with Llama(model_path=self.plain, n_ctx=64, verbose=False, flash_attn=True, offload_kqv=True, logits_all=True, main_gpu=0,
+                       rope_freq_base=0, rope_freq_scale=0) as llama:
+                llama('a fox', max_tokens=1, top_k=-1)
+            self.assertEqual(caught, [])
+            Llama(self.plain, n_ctx=64, use_mlock=True).close()
+            self.assertIn('use_mlock has no effect', str(caught[0].message))
+        with self.assertRaisesRegex(TypeError, 'no parameter nonsense'):
+            Llama(self.plain, nonsense=1)
+
+    def test_text_longer_than_the_context_is_an_error(self):
+        with Llama(self.plain, n_ctx=32) as llama:
+            with self.assertRaisesRegex(TenonError, 'the context only 32'):
+                llama('a fox ' * 100, max_tokens=1)
+            self.assertTrue(llama('a fox', max_tokens=1)['choices'])
 
     def test_models_opened_and_closed_leak_nothing(self):
         """TENON_MODELS=1000 in `make test-python`."""
