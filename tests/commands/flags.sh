@@ -67,9 +67,23 @@ if [ "$(nproc)" -ge 2 ]; then
     grep -h Cpus_allowed_list "/proc/$pid"/task/*/status | grep -qE '\s1$' || failed "--cpu-strict: no thread on processor 1 alone"
     release
 fi
-hold -t 2 --prio -1
-awk '{ print $19 }' "/proc/$pid"/task/*/stat | grep -qx 10 || failed "--prio -1: no thread has a lower priority"
-release
+for threads in 1 2; do
+    hold -t $threads --prio -1
+    awk '{ print $19 }' "/proc/$pid"/task/*/stat | grep -qvx 10 && failed "--prio -1 with $threads threads: not all have a lower priority"
+    release
+done
+if [ "$(nproc)" -ge 2 ]; then # the thread that waits for the others computes as well, within the mask
+    "$tenon" run -t 2 -C 2 -n -1 --ignore-eos --context-shift > /dev/null 2>&1 &
+    pid=$!
+    for _ in $(seq 400); do
+        masked=$(grep -c 'Cpus_allowed:.*[^0-9,]0*2$' "/proc/$pid/status")
+        [ "$masked" = 1 ] && break
+        sleep 0.01
+    done
+    kill $pid
+    wait $pid
+    same "--cpu-mask holds for the first thread" 1 "$masked"
+fi
 check "--rope-freq-base changes the text" 0 . "$tenon" run -n 24 --temp 0 --rope-freq-base 100
 cmp -s "$work/out" <("$tenon" run -n 24 --temp 0 2>&1) && failed "--rope-freq-base has no effect"
 "$tenon" run -n 24 --temp 0 --rope-scale 4 > "$work/a" 2> /dev/null

@@ -144,6 +144,19 @@ static bool parse_hex_mask(const char *text, tn_cpu_mask *mask) {
     return true;
 }
 
+/* The pool changes its own threads only; the calling thread computes as well, and threads begin with its priority.
+ * False after a warning. */
+static bool apply_priority(int64_t priority) {
+    const struct sched_param realtime = {.sched_priority = 40};
+    int result = 0;
+    if (priority == 3)
+        result = sched_setscheduler(0, SCHED_FIFO, &realtime);
+    else if (priority)
+        result = setpriority(PRIO_PROCESS, 0, priority < 0 ? 10 : -10);
+    if (result) warn("--prio %d: the priority cannot be changed: %s", (int)priority, strerror(errno));
+    return result == 0;
+}
+
 int thread_params_from(const struct args *args, tn_threadpool_params *p) {
     static const tn_thread_priority priorities[] = {TN_PRIORITY_LOW, TN_PRIORITY_NORMAL, TN_PRIORITY_HIGH,
                                                     TN_PRIORITY_HIGH, TN_PRIORITY_REALTIME};
@@ -158,7 +171,7 @@ int thread_params_from(const struct args *args, tn_threadpool_params *p) {
     if (batch > single) p->n_decode = single;
     p->poll = (int)args_int(args, "poll");
     p->strict = args_int(args, "cpu-strict") == 1;
-    p->priority = priorities[args_int(args, "prio") + 1];
+    p->priority = priorities[apply_priority(args_int(args, "prio")) ? args_int(args, "prio") + 1 : 1];
     if (numa && strcmp(numa, "distribute") == 0) p->numa = TN_NUMA_SPREAD;
     if (numa && strcmp(numa, "isolate") == 0) p->numa = TN_NUMA_LOCAL;
     if (hex && !parse_hex_mask(hex, &p->mask))
