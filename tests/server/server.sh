@@ -33,6 +33,22 @@ for _ in $(seq 100); do
     sleep 0.1
 done
 grep -q '"fits":true.*"ctx":64,"slots":2,.*"name":"cpu"' "$work/out" || failed "other settings are planned"
+fit() { # request, status, pattern: plans what no file has
+    for _ in $(seq 100); do
+        got=$(curl -s -o "$work/out" -w '%{http_code}' "${key[@]}" "$url/fit" -d "$1")
+        [ "$got" = 202 ] || break
+        sleep 0.1
+    done
+    [ "$got" = "$2" ] && grep -qE -- "$3" "$work/out" || failed "the plan of $1 (status $got)"
+}
+fit '{"shape":"layers=3,width=512","weights":"q8_0","ctx":64}' 200 '"ctx":64,.*"layers":3,'
+config='{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":512,\"num_hidden_layers\":5,\"num_attention_heads\":8,\"head_dim\":64,\"vocab_size\":2000,\"max_position_embeddings\":256}'
+fit "{\"shape\":\"$config\",\"ctx\":64}" 200 '"layers":5,'
+fit "{\"shape\":\"${config/Qwen3/Apertus}\"}" 400 'its config.json is not enough'
+fit '{"shape":"nonsense"}' 400 'shape nonsense: a name'
+fit '{"shape":"layers=2000,width=512"}' 400 'more than 1000 layers'
+fit '{"shape":"8b","arch":"none"}' 400 'unknown architecture'
+[ -z "$(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'tenon-shape-*' -newer "$work/out")" ] || failed "files of shapes stay"
 get "the web UI is public" 200 '<!doctype html>' "$url/"
 get "its libraries are compressed" 200 'highlight.js .* \(BSD-3-Clause\)' --compressed "$url/vendor/licenses.txt"
 tag=$(curl -s -m 5 -I "$url/vendor/licenses.txt" | tr -d '\r' | sed -n 's/^ETag: //p')

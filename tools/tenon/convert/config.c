@@ -427,13 +427,12 @@ static tn_status find_class(struct hf_model *m) {
 
 static tn_status config_read(struct hf_model *m) {
     struct layout *l = &m->layout;
-    TN_TRY(hf_load_json(m->folder, "config.json", &m->root));
-    if (!m->root) return tn_fail(TN_E_NOT_FOUND, "%s: no config.json: not a model folder", m->folder);
     TN_TRY(find_class(m));
     l->traits = l->arch->traits & ~TN_ARCH_TIED;
     TN_TRY(config_need(m, "hidden_size n_embd d_model", &l->width));
     l->layers = (uint32_t)json_array_size(json_object_get(m->config, "layers_block_type"));
     if (!l->layers) TN_TRY(config_need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
+    if (l->layers > 10000) return tn_fail(TN_E_INVALID, "%s/config.json: %u layers", m->folder, l->layers);
     const char *heads = "num_attention_heads n_head n_heads num_heads";
     l->heads = l->traits & TN_ARCH_HYBRID ? config_whole(m->config, heads, 1) : 0; /* maybe nothing attends */
     if (!l->heads) TN_TRY(config_need(m, heads, &l->heads));
@@ -460,7 +459,19 @@ static tn_status config_read(struct hf_model *m) {
 
 tn_status hf_model_open(const char *folder, struct hf_model *m) {
     *m = (struct hf_model){.folder = folder};
-    tn_status status = config_read(m);
+    tn_status status = hf_load_json(folder, "config.json", &m->root);
+    if (status == TN_OK && !m->root)
+        status = tn_fail(TN_E_NOT_FOUND, "%s: no config.json: not a model folder", folder);
+    if (status == TN_OK) status = config_read(m);
+    if (status != TN_OK) hf_model_close(m);
+    return status;
+}
+
+tn_status hf_model_parse(const char *config, struct hf_model *m) {
+    json_error_t problem;
+    *m = (struct hf_model){.folder = ".", .root = json_loads(config, 0, &problem)};
+    tn_status status =
+        m->root ? config_read(m) : tn_fail(TN_E_SYNTAX, "config.json: line %d: %s", problem.line, problem.text);
     if (status != TN_OK) hf_model_close(m);
     return status;
 }

@@ -33,6 +33,8 @@ struct hf_model {
 
 /* config.c: reads config.json into the layout. TN_E_UNSUPPORTED for unknown classes and settings. */
 tn_status hf_model_open(const char *folder, struct hf_model *model);
+/* The same from the text of a config.json, which has no folder and so no weights. */
+tn_status hf_model_parse(const char *config, struct hf_model *model);
 void hf_model_close(struct hf_model *model);
 tn_status hf_model_keys(const struct hf_model *model, tn_gguf_writer *writer);
 
@@ -108,6 +110,10 @@ bool hf_weights_shape(struct hf_weights *weights, const char *name, int64_t *col
 /* Adds a tensor whose rows are those of its source, in their order. */
 tn_status hf_weights_add_plain(struct hf_weights *weights, const char *name);
 const char *hf_weights_unused(const struct hf_weights *weights); /* a tensor that was not used, or NULL */
+
+/* shape_file.c: writes a file without data to plan with. `shape` is the name of a shape, a list of numbers (as for
+ * tenon synth; `arch` names the architecture) or the text of a config.json. `type` is that of the weights. */
+tn_status shape_file_write(const char *path, const char *arch, const char *shape, const char *type);
 
 /* peft.c: converts a folder with adapter_config.json, for the model in the folder `base`, to an adapter in `out`. */
 bool is_peft_folder(const char *folder);

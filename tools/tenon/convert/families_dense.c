@@ -8,6 +8,8 @@
 static tn_status config_apertus_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *writer) {
     static const char *const parameters[] = {"alpha_n", "alpha_p", "beta", "eps"};
     const uint32_t n = m->layout.layers;
+    if (!weights)
+        return tn_fail(TN_E_UNSUPPORTED, "apertus has numbers in its weights: its config.json is not enough");
     float *values = tn_calloc(n, sizeof *values);
     tn_status status = values ? TN_OK : TN_E_NOMEM;
     for (size_t p = 0; p < sizeof parameters / sizeof *parameters && status == TN_OK; p++) {

@@ -1,19 +1,24 @@
-/* POST /fit: what a model of the server would take with other settings, and whether that fits on the devices when no
- * other model is loaded. A thread plans it, one request at a time; until the plan is made the answer is 202. */
+/* POST /fit: what a model of the server, or one of which only the shape is known, would take with other settings, and
+ * whether that fits on the devices when no other model is loaded. A thread plans it, one request at a time; until the
+ * plan is made the answer is 202. */
 #include "serve/serve.h"
 
 #include "engine/loaded_model.h"
 #include "engine/serving_params.h"
 #include "engine/speed_cache.h"
 
+#include "convert/convert.h"
+
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct fit_work {
     pthread_t thread;
     /* Constant while the thread runs. */
     char *asked; /* the request, to recognise it */
     char path[4096];
+    char *arch, *shape, *weights; /* shape NULL: the model is the file at `path` */
     tn_session_params params;
     /* Set before `done`. */
     json_t *answer; /* NULL: `error` says why */
@@ -55,12 +60,27 @@ static json_t *fit_json(tn_session_plan *plan, const tn_model_info *info) {
     return answer;
 }
 
+/* Opens the model; for a shape that of a file without data, which lasts no longer than this call. */
+static tn_status open_fit_model(struct fit_work *w, tn_model **model) {
+    if (!w->shape) return tn_model_open(w->path, NULL, model);
+    const char *folder = getenv("TMPDIR");
+    snprintf(w->path, sizeof w->path, "%s/tenon-shape-XXXXXX", folder && *folder ? folder : "/tmp");
+    if (!mkdtemp(w->path)) return tn_fail(TN_E_IO, "%s: cannot create a folder", w->path);
+    char file[sizeof w->path + 16];
+    snprintf(file, sizeof file, "%s/shape.gguf", w->path);
+    tn_status status = shape_file_write(file, w->arch, w->shape, w->weights);
+    if (status == TN_OK) status = tn_model_open(file, NULL, model);
+    unlink(file);
+    rmdir(w->path);
+    return status;
+}
+
 static void *plan_fit(void *user) {
     struct fit_work *w = user;
     tn_model *model;
     tn_session_plan *plan;
     speed_cache_load();
-    tn_status status = tn_model_open(w->path, NULL, &model);
+    tn_status status = open_fit_model(w, &model);
     if (status == TN_OK) {
         const tn_model_info info = tn_model_get_info(model);
         status = tn_session_plan_new(model, &w->params, &plan);
@@ -91,6 +111,26 @@ static bool read_cache_field(json_t *body, const char *name, tn_type *type, stru
     return problem_set(problem, 400, "%s: unknown type %.40s", name, text);
 }
 
+static void free_fit(struct fit_work *w) {
+    json_decref(w->answer);
+    free(w->asked);
+    free(w->arch);
+    free(w->shape);
+    free(w->weights);
+    tn_free(w);
+}
+
+static bool read_shape(json_t *body, struct fit_work *w, struct problem *problem) {
+    const char *shape = NULL, *arch = "llama", *weights = "Q4_K_M";
+    if (!field_text(body, "shape", &shape, problem) || !field_text(body, "arch", &arch, problem) ||
+        !field_text(body, "weights", &weights, problem))
+        return false;
+    if (!shape) return true;
+    if (strlen(shape) > 1 << 18) return problem_set(problem, 400, "shape: too long");
+    w->shape = strdup(shape), w->arch = strdup(arch), w->weights = strdup(weights);
+    return (w->shape && w->arch && w->weights) || problem_set(problem, 500, "out of memory");
+}
+
 /* The server's own parameters, with what the request changes. */
 static bool fill_fit(const struct served *served, json_t *body, struct fit_work *w, struct problem *problem) {
     const struct server *server = served->server;
@@ -98,7 +138,7 @@ static bool fill_fit(const struct served *served, json_t *body, struct fit_work 
     int64_t ctx = server->params.n_ctx, slots = server->n_slots, layers = server->params.n_gpu_layers;
     *p = server->params;
     if (!field_int(body, "ctx", 0, INT32_MAX, &ctx, problem) || !field_int(body, "slots", 1, 1024, &slots, problem) ||
-        !field_int(body, "gpu_layers", -1, INT32_MAX, &layers, problem) ||
+        !field_int(body, "gpu_layers", -1, INT32_MAX, &layers, problem) || !read_shape(body, w, problem) ||
         !read_cache_field(body, "cache_type_k", &p->cache_k, problem) ||
         !read_cache_field(body, "cache_type_v", &p->cache_v, problem))
         return false;
@@ -119,9 +159,7 @@ void fit_forget(struct server *server) {
     if (!w) return;
     atomic_store(&w->cancelled, true);
     pthread_join(w->thread, NULL);
-    json_decref(w->answer);
-    free(w->asked);
-    tn_free(w);
+    free_fit(w);
     server->fit = NULL;
 }
 
@@ -135,8 +173,7 @@ static bool start_fit(const struct served *served, json_t *body, const char *ask
         served->server->fit = w;
         return true;
     }
-    if (w) free(w->asked);
-    tn_free(w);
+    if (w) free_fit(w);
     return false;
 }
 

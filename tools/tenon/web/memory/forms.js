@@ -35,21 +35,35 @@ export async function predictSpeed(show) {
 export function fitForm() {
   const types = ["f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"];
   const control = (label, node) => element("label", {}, label, node);
+  const weights = element("input", { value: "Q4_K_M", size: 8 }), arch = element("input", { value: "llama", size: 8 });
+  const shape = element("textarea", { rows: 3, className: "mono", placeholder: t("fitShapeHint"), spellcheck: false });
+  const ofShape = [control(t("fitWeights"), weights), control(t("fitArch"), arch), element("label", { className: "whole" }, t("fitShape"), shape)];
   const model = element("select", {}), ctx = element("input", { type: "number", min: 0, step: 1, placeholder: t("fitAuto") });
   const slots = element("input", { type: "number", min: 1, max: 1024, step: 1 }), layers = element("input", { type: "number", min: -1, step: 1, placeholder: t("fitAuto") });
   const cacheK = element("select", {}, new Option(t("fitServer"), ""), ...types.map((name) => new Option(name, name)));
   const cacheV = cacheK.cloneNode(true), result = element("div", { role: "status" });
   const submit = element("button", { type: "submit", className: "main" }, t("fitAsk"));
   const form = element("form", { className: "fit" }, control(t("model"), model), control(t("fitContext"), ctx), control(t("fitSlots"), slots), control(t("fitCacheK"), cacheK),
-    control(t("fitCacheV"), cacheV), control(t("fitLayers"), layers), submit);
+    control(t("fitCacheV"), cacheV), control(t("fitLayers"), layers), ...ofShape, submit);
+  const showShape = () => {
+    for (const node of ofShape) node.hidden = model.value !== "";
+    ofShape[1].hidden ||= shape.value.trim().startsWith("{"); // a config.json names its architecture
+  };
+  model.addEventListener("change", () => {
+    showShape();
+    if (!model.value) shape.focus();
+  });
+  shape.addEventListener("input", showShape);
   const reset = () => {
-    model.replaceChildren(...server.models.map(({ id }) => new Option(id, id, false, id === server.model)));
+    model.replaceChildren(...server.models.map(({ id }) => new Option(id, id, false, id === server.model)), new Option(t("fitOther"), ""));
+    showShape();
     slots.value = server.slots || 1;
     result.replaceChildren();
   };
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const fields = { model: model.value };
+    const fields = { model: model.value || server.model };
+    if (!model.value) Object.assign(fields, { shape: shape.value.trim(), weights: weights.value.trim() }, shape.value.trim().startsWith("{") ? {} : { arch: arch.value.trim() });
     if (ctx.value) fields.ctx = Number(ctx.value);
     if (slots.value) fields.slots = Number(slots.value);
     if (layers.value) fields.gpu_layers = Number(layers.value);
@@ -69,7 +83,7 @@ export function fitForm() {
 }
 
 function fitNodes(fit) {
-  const nodes = [element("p", { className: "verdict " + (fit.fits ? "good" : "bad") }, t(fit.fits ? "fits" : "fitsNot", { ctx: number(fit.ctx), slots: number(fit.slots) }))];
+  const nodes = [element("p", { className: "dim" }, t("fitModel", { n: number(fit.parameters), layers: number(fit.layers) })), element("p", { className: "verdict " + (fit.fits ? "good" : "bad") }, t(fit.fits ? "fits" : "fitsNot", { ctx: number(fit.ctx), slots: number(fit.slots) }))];
   if (fit.advice) nodes.push(element("p", {}, fit.advice));
   for (const device of fit.devices) {
     const colour = colours.kinds, values = [[t("weights"), device.weights, colour[0]], [t("cache"), device.cache, colour[1]], [t("computeMemory"), device.compute, colour[2]], [t("other"), device.other, colour[3]]];
