@@ -58,6 +58,7 @@ const tests = {
     assert.equal(tree.messagesToSkip([10, 10, 10, 10, 10], roles, 49), 2);
     assert.equal(tree.messagesToSkip([10, 10, 10, 10, 10], roles, 25), 4);
     assert.equal(tree.messagesToSkip([10, 10, 10, 10, 90], roles, 25), 4);
+    assert.equal(tree.messagesToSkip([10, 10, 10, 90], roles, 25, 2), 2, "an answer that goes on keeps its question");
   },
   "exported conversations come back with all versions and new ids"() {
     const conversation = { ...tree.newConversation("sys"), title: "T" }, messages = new Map();
@@ -118,6 +119,21 @@ const tests = {
   "a definition of a link that is being written is not shown"() {
     assert.equal(rendered("a\n\n[x]: /ur", false), rendered("a\n\n", false));
     assert.notEqual(rendered("a\n\n[x] y", false), rendered("a\n\n", false));
+  },
+  "markers wait for what follows, so that lines are no headings for a moment"() {
+    for (const marker of ["-", "  - ", "=", "==", "#", "1", "2.", "`", "``", "> -"]) assert.equal(rendered("text\n" + marker, false), rendered("text\n", false), marker);
+    assert.notEqual(rendered("text\n- a", false), rendered("text\n", false));
+    assert.match(rendered("text\n---", true), /<h2/);
+  },
+  "a complete text that goes on continues its last block"() {
+    const root = document.createElement("div"), view = new MarkdownView(root, parser);
+    view.update("again", true);
+    view.update("again", false);
+    view.update("again and more", false);
+    assert.equal(root.inner, rendered("again and more", false));
+  },
+  "addresses without a scheme"() {
+    assert.match(rendered("Visit www.example.org/a.b. Or file.py, www.x", true), /^<p[^>]*>Visit <a href="http:\/\/www\.example\.org\/a\.b"[^>]*>www\.example\.org\/a\.b<\/a>\. Or file\.py, www\.x<\/p>$/);
   },
   "hostile Markdown becomes text, quickly"() {
     for (const text of hostile) {

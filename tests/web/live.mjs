@@ -24,11 +24,14 @@ export async function startServer(...options) {
   return { url, stop: () => new Promise((resolve) => { server.once("exit", resolve); server.kill(); }) };
 }
 
+export const complete = (server, fields) => fetch(server.url + "completion", { method: "POST", headers: { "Content-Type": "application/json" },
+  body: JSON.stringify({ ignore_eos: true, ...fields }) });
+
 if (process.argv[1] === new URL(import.meta.url).pathname) {
   const server = await startServer(), browser = await startBrowser(kind);
   try {
     const tab = await Tab.open(browser.defaultBrowserContext(), server.url, { width: 1200, height: 900 });
-    assert.match(await tab.text("#empty-model"), /9\.2 M parameters · 512 tokens of context/);
+    assert.match(await tab.text("#empty-model"), /9\.2 M parameters · 9\.30 MiB · 512 tokens of context/);
     await tab.click("#examples button");
     await tab.key("Enter");
     await tab.finished();
@@ -50,7 +53,7 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     assert.ok(await tab.count(".message.forgotten") > 0);
 
     // The memory view is live, the plan names tensors, and settings can be tried.
-    const running = [1, 2, 3].map((seed) => fetch(server.url + "completion", { method: "POST", body: JSON.stringify({ prompt: "Once upon a time", n_predict: 380, ignore_eos: true, seed }) }));
+    const running = [1, 2, 3].map((seed) => complete(server, { prompt: "Once upon a time", n_predict: 380, seed }));
     await tab.click("#show-memory");
     await tab.until(() => /cpu: .* used of .* planned/.test(document.getElementById("memory").textContent), "devices");
     await tab.until(() => /\d+ of [\d,]+ cells in use/.test(document.getElementById("memory").textContent), "cells");
@@ -69,7 +72,22 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     await tab.type("900000000", ".fit label:nth-of-type(2) input");
     await tab.click(".fit button");
     await tab.until(() => /does not fit|fails|at most|context/i.test(document.querySelector(".fit + div").textContent) && !/^It fits: 4,096/.test(document.querySelector(".fit + div").textContent), "it does not fit");
-    await Promise.all(running);
+    await tab.eval(() => document.querySelector(".plan").focus());
+    await tab.page.mouse.move(4, 4);
+    await sleep(200);
+    await tab.key("0");
+    await tab.key("Enter");
+    const first = await tab.text(".plan + .hover");
+    await tab.key("Enter");
+    assert.match(first, /steps \d+ to \d+/);
+    assert.notEqual(await tab.text(".plan + .hover"), first, "keys name one tensor after the other");
+    await tab.page.select(".fit select", "");
+    await tab.type("layers=3,width=512", ".fit textarea");
+    await tab.type("1024", ".fit label:nth-of-type(2) input");
+    await tab.eval(() => { document.querySelector(".fit label:nth-of-type(2) input").value = "1024"; });
+    await tab.click(".fit button");
+    await tab.until(() => /in 3 layers[\s\S]*It fits: 1,024 tokens/.test(document.querySelector(".fit + div").textContent), "a shape without a file");
+    for (const response of await Promise.all(running)) assert.equal(response.status, 200);
     await tab.until(() => { // colours of cells
       const canvas = document.querySelectorAll("#memory canvas")[1], data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, seen = new Set();
       for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
@@ -82,6 +100,7 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     }
     await tab.page.setViewport({ width: 360, height: 700 });
     await sleep(300);
+    assert.deepEqual(await tab.eval(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"] })).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 150)}`)), [], "memory on a phone");
     assert.ok(await tab.eval(() => document.documentElement.scrollWidth) <= 360, "the memory view overflows on a phone");
     assert.deepEqual(tab.problems, []);
     console.log(`${kind}: the web UI works with the server`);

@@ -1,6 +1,7 @@
 // Makes the pictures of the web UI for the documentation: node pictures.mjs TENON MODEL FOLDER
 import { spawn } from "node:child_process";
 import { startBrowser, sleep, Tab } from "./browser.mjs";
+import { complete as completion } from "./live.mjs";
 import { startStub } from "./stub.mjs";
 
 const [tenon, model, folder] = process.argv.slice(2);
@@ -58,7 +59,7 @@ const url = await new Promise((resolve) => {
 });
 for (let i = 0; i < 100 && !(await fetch(url + "health").catch(() => null))?.ok; i++) await sleep(100);
 const memory = await Tab.open(await browser.createBrowserContext(), url, { width: 1100, height: 1330 });
-const complete = (prompt, n, seed) => fetch(url + "completion", { method: "POST", body: JSON.stringify({ prompt, n_predict: n, ignore_eos: true, seed }) });
+const complete = (prompt, n, seed) => completion({ url }, { prompt, n_predict: n, seed });
 await Promise.all([complete("Once upon a time there was a fox", 60, 1), complete("Once upon a time there was a bear", 90, 2)]);
 await memory.click("#show-memory");
 await sleep(700);

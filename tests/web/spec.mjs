@@ -8,6 +8,11 @@ const { makeParser } = await import("../../tools/tenon/web/markdown/parser.js");
 const gfm = ["| foo | bar |\n| --- | --- |\n| baz | bim |\n", "| abc | defghi |\n:-: | -----------:\nbar | baz\n", "| f\\|oo  |\n| ------ |\n| b `\\|` az |\n| b **\\|** im |\n",
   "| abc | def |\n| --- | --- |\n| bar | baz |\n> bar\n", "| abc | def |\n| --- | --- |\n| bar | baz |\nbar\n\nbar\n", "| abc | def |\n| --- |\n| bar |\n", "| abc | def |\n| --- | --- |\n| bar |\n| bar | baz | boo |\n",
   "| abc | def |\n| --- | --- |\n", "~~Hi~~ Hello, ~there~ world!\n", "This ~~has a\n\nnew paragraph~~.\n", "This will ~~~not~~~ strike.\n", "- [ ] foo\n- [x] bar\n", "- [x] foo\n  - [ ] bar\n  - [x] baz\n- [ ] bim\n",
+  "- [ ] foo\n- [x] bar\n", "www.commonmark.org\n", "Visit www.commonmark.org/help for more information.\n", "Visit www.commonmark.org.\n\nVisit www.commonmark.org/a.b.\n",
+  "www.google.com/search?q=Markup+(business)\n\nwww.google.com/search?q=Markup+(business)))\n\n(www.google.com/search?q=Markup+(business))\n\n(www.google.com/search?q=Markup+(business)\n",
+  "www.google.com/search?q=(business))+ok\n", "www.google.com/search?q=commonmark&hl=en\n\nwww.google.com/search?q=commonmark&hl;\n", "www.commonmark.org/he<lp\n",
+  "http://commonmark.org\n\n(Visit https://encrypted.google.com/search?q=Markup+(business))\n", "foo@bar.baz\n", "hello@mail+xyz.example isn't valid, but hello+xyz@mail.example is.\n",
+  "a.b-c_d@a.b\n\na.b-c_d@a.b.\n\na.b-c_d@a.b-\n\na.b-c_d@a.b_\n", "mailto:foo@bar.baz\n\nmailto:a.b-c_d@a.b.\n\nmailto:a.b-c_d@a.b/\n\nxmpp:foo@bar.baz/txt@bin.com\n",
   "Visit https://commonmark.org/help for more.\n", "https://encrypted.google.com/search?q=Markup+(business)\n", "(Visit https://a.b/c?d=(e))\n", "https://a.b/&hl;\n"];
 const plain = makeParser();
 

@@ -7,7 +7,7 @@ import { dirname, extname, join, normalize } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const folder = join(dirname(fileURLToPath(import.meta.url)), "../../tools/tenon/web");
-const types = { ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".woff2": "font/woff2", ".txt": "text/plain" };
+const types = { ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".woff2": "font/woff2", ".txt": "text/plain", ".svg": "image/svg+xml" };
 export const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; worker-src 'self'; " +
   "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -46,7 +46,7 @@ async function answer(stub, request, response) {
   case "/v1/models": return json({ data: (stub.models ?? ["stub"]).map((id) => ({ id, status: { value: "loaded" }, meta: { n_params: 7.6e9, n_ctx_train: 32768, size: 4e9 } })) });
   case "/props": return json({ default_generation_settings: { n_ctx: stub.context, params: { temperature: 0.800000011920929, top_k: 40, top_p: 0.95, min_p: 0.05, max_tokens: -1, seed: -1,
     repeat_penalty: 1, repeat_last_n: 64 } }, total_slots: 4, chat_template: "x", build_info: "stub" });
-  case "/tokenize": return json({ tokens: tokensOf(asked.content).map((_, i) => i) });
+  case "/tokenize": await sleep(stub.slowTokenize ?? 0); return json({ tokens: tokensOf(asked.content).map((_, i) => i) });
   case "/apply-template": return json({ prompt: asked.messages.map(({ role, content }) => `<${role}>${content}`).join("\n") + "\n<assistant>" });
   case "/memory": return stub.memory ? json(stub.memory) : json({ error: { code: 503, message: "no model" } }, 503);
   case "/v1/chat/completions":
@@ -93,7 +93,7 @@ async function generate(stub, path, asked, response, json) {
     if (await pace()) return;
   }
   const prompt = tokensOf(JSON.stringify(asked.messages ?? asked.prompt)).length;
-  const timings = { cache_n: 3, prompt_n: prompt - 3, predicted_n: pieces.length, predicted_per_second: rate, prompt_per_second: 5000 };
+  const timings = { cache_n: 3, prompt_n: prompt - 3, predicted_n: pieces.length, predicted_per_second: rate, prompt_per_second: 5000, ...next.timings };
   if (native) send({ content: "", stop: true, stop_type: finish === "length" ? "limit" : "eos", timings });
   else {
     chat({}, { finish_reason: finish });

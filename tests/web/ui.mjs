@@ -176,7 +176,8 @@ const tests = {
     await tab.key("Control", "a");
     await tab.key("Delete");
     await tab.until(() => document.querySelectorAll("#list li").length === 2, "all again");
-    await tab.click("#list li:nth-child(2) " + `button[aria-label^="Delete"]`);
+    await tab.click("#list li:nth-child(2) " + `button[aria-label^="Actions"]`);
+    await tab.clickText("Delete");
     await tab.until(() => document.querySelectorAll("#list li").length === 1, "deleted");
     await tab.clickText("Undo");
     await tab.until(() => document.querySelectorAll("#list li").length === 2, "undone");
@@ -218,12 +219,111 @@ const tests = {
     await tab.reload();
     assert.deepEqual(await tab.texts(".message .text"), ["hello", "kept on the screen"]);
   },
-  async "drafts and documents stay after a reload"({ tab, stub }) {
-    stub.next = { text: "x" };
+  async "drafts and documents stay after a reload, in each tab its own"({ tab, stub, context }) {
+    const field = (of) => of.eval(() => document.getElementById("input").value), file = join(tmpdir(), "tenon-draft.txt");
+    writeFileSync(file, "words of a document");
     await tab.type("half a thought");
+    await (await tab.page.$("#files")).uploadFile(file);
+    await tab.until(() => /tokens/.test(document.querySelector(".chip")?.textContent), "the document");
     await sleep(500);
+    const other = await Tab.open(context, stub.url);
+    assert.equal(await field(other), "");
+    await other.type("another thought");
+    await sleep(500);
+    await tab.front();
     await tab.reload();
-    assert.equal(await tab.eval(() => document.getElementById("input").value), "half a thought");
+    assert.equal(await field(tab), "half a thought");
+    assert.equal(await tab.count(".chip"), 1);
+    await other.front();
+    await other.reload();
+    assert.equal(await field(other), "another thought");
+    await other.page.close();
+    await tab.front();
+    stub.next = { text: "x" };
+    await tab.key("Enter");
+    await tab.finished();
+    assert.match(chatRequests(stub).at(-1).body.messages[0].content, /words of a document[\s\S]*half a thought/);
+    await tab.click("#new");
+    await tab.reload();
+    assert.equal(await field(tab), "another thought", "what the closed tab left");
+  },
+  async "a tab that is closed in mid-stream leaves its answer to the others"({ tab, stub, context }) {
+    stub.next = { text: "hello" };
+    await tab.ask("first");
+    const other = await Tab.open(context, stub.url);
+    stub.next = { text: story, rate: 20 };
+    await other.send("second");
+    await other.until(() => document.querySelector(".message.running .text")?.textContent.length > 20, "text arrives");
+    await tab.front();
+    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 20, "this tab follows");
+    await other.page.close();
+    await tab.until(() => /interrupted/.test(document.querySelectorAll(".message.assistant")[1]?.querySelector(".notice")?.textContent), "it notices");
+    assert.ok((await tab.text(".message.assistant .text", 1)).startsWith("Once upon"));
+    stub.next = { text: " THE END" };
+    await tab.clickText("Continue");
+    await tab.finished();
+    assert.match(await tab.text(".message.assistant .text", 1), /THE END$/);
+  },
+  async "the field grows; an example fills it; pasted files are attached"({ tab, stub }) {
+    assert.match(await tab.text("#empty-title"), /stub/);
+    assert.match(await tab.text("#empty-model"), /7\.6 B parameters · 3\.73 GiB · 4,096 tokens of context/);
+    await tab.click("#examples button", 1);
+    assert.equal(await tab.eval(() => document.getElementById("input").value), await tab.text("#examples button", 1));
+    assert.equal(await tab.eval(() => document.activeElement.id), "input");
+    const height = () => tab.eval(() => document.getElementById("input").offsetHeight), before = await height();
+    for (let i = 0; i < 4; i++) await tab.key("Shift", "Enter");
+    assert.ok(await height() > before + 60, "four more lines");
+    for (let i = 0; i < 60; i++) await tab.key("Shift", "Enter");
+    assert.ok(await height() < 400, "and scrolls in the end");
+    await tab.eval(() => {
+      const data = new DataTransfer();
+      data.items.add(new File(["pasted words"], "paste.txt", { type: "text/plain" }));
+      document.getElementById("input").dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+    });
+    await tab.until(() => /paste\.txt/.test(document.querySelector(".chip")?.textContent), "the pasted file");
+  },
+  async "what is typed while a message is being sent stays"({ tab, stub }) {
+    stub.next = { text: "x" };
+    stub.slowTokenize = 600;
+    await tab.send("first");
+    await tab.page.keyboard.type("second");
+    await tab.until(() => document.querySelectorAll(".message").length === 2, "the first is sent");
+    assert.equal(chatRequests(stub)[0].body.messages[0].content, "first");
+    assert.equal(await tab.eval(() => document.getElementById("input").value), "second");
+  },
+  async "the end stays in view until somebody scrolls up"({ tab, stub }) {
+    const distance = () => tab.eval(() => { const log = document.getElementById("messages"); return log.scrollHeight - log.scrollTop - log.clientHeight; });
+    stub.next = { text: "A line of text to read.\n\n".repeat(300), rate: 300 };
+    await tab.send("go");
+    await tab.until(() => { const log = document.getElementById("messages"); return log.scrollHeight > log.clientHeight + 300; }, "more than the screen");
+    assert.ok(await distance() < 60);
+    await tab.page.mouse.move(500, 300);
+    await tab.page.mouse.wheel({ deltaY: -400 });
+    await tab.until(() => !document.getElementById("to-end").hidden, "the button appears");
+    const before = await tab.eval(() => document.getElementById("messages").scrollTop);
+    await sleep(700);
+    assert.ok(Math.abs(await tab.eval(() => document.getElementById("messages").scrollTop) - before) < 60, "the text stays where it is");
+    await tab.click("#to-end");
+    await sleep(400);
+    assert.ok(await distance() < 60, "it follows again");
+    await tab.key("Escape");
+    await tab.finished();
+  },
+  async "an answer can be edited, and statistics of guessed tokens are shown"({ tab, stub }) {
+    stub.next = { text: "one two three", timings: { draft_n: 20, draft_n_accepted: 15 } };
+    await tab.ask("go");
+    assert.match(await tab.text(".stats"), /15 of 20 drafted tokens accepted/);
+    await tab.click(".message.assistant " + tab.button("Edit the answer"));
+    await tab.key("Control", "a");
+    await tab.page.keyboard.type("my own words");
+    await tab.clickText("Save", ".edit button");
+    await tab.until(() => document.querySelector(".message.assistant .text")?.textContent === "my own words", "the new version");
+    assert.equal(await tab.text(".message.assistant .versions span"), "2/2");
+    assert.equal(chatRequests(stub).length, 1, "nothing is asked");
+    await tab.reload();
+    assert.equal(await tab.text(".message.assistant .text"), "my own words");
+    await tab.click(tab.button("Older version"));
+    await tab.until(() => document.querySelector(".message.assistant .text")?.textContent === "one two three", "the old version");
   },
   async "documents: text, PDF, pictures refused, too long"({ tab, stub }) {
     const file = join(tmpdir(), "tenon-notes.txt"), pdf = join(tmpdir(), "tenon-paper.pdf"), picture = join(tmpdir(), "tenon-x.png"), long = join(tmpdir(), "tenon-long.txt");
@@ -343,6 +443,16 @@ const tests = {
     await tab.until((n) => document.querySelectorAll(".message").length === n, "sent", 8);
     await tab.finished();
     assert.match(chatRequests(stub).at(-1).body.messages[0].content, /the SUMMARY/);
+    stub.next = { text: "again", finish: "length", usage: { total_tokens: 390, prompt_tokens: 380, completion_tokens: 10 } };
+    await tab.click(".message.assistant:last-child " + tab.button("Regenerate")); // as chosen before
+    await tab.until(() => document.querySelector(".message.assistant:last-child .text")?.textContent === "again", "another answer");
+    await tab.finished();
+    await tab.reload();
+    stub.next = (asked) => ({ text: asked.stream ? " and more" : "another SUMMARY" });
+    await tab.until(() => !!document.querySelector(".message.assistant:last-child .notice button"), "it can be continued");
+    await tab.clickText("Continue");
+    await tab.until(() => document.querySelector(".message.assistant:last-child .text")?.querySelector("p")?.textContent === "again and more", "a full answer goes on with more forgotten");
+    await tab.finished();
     await tab.send("w ".repeat(420).trim());
     await tab.until(() => /alone does not fit/.test(document.getElementById("full").textContent), "too long for itself");
   },
@@ -354,11 +464,17 @@ const tests = {
       URL.createObjectURL = (blob) => { globalThis.saved.push(blob); return "data:,x"; };
       HTMLAnchorElement.prototype.click = function click() {};
     });
-    await tab.click(`button[aria-label^="Export “"]`);
-    await tab.clickText("Markdown", ".menu button");
+    await tab.click(`button[aria-label^="Actions for"]`);
+    await tab.clickText("Export as Markdown");
+    await tab.click(`button[aria-label^="Actions for"]`);
+    await tab.key("ArrowDown"); // by keys: the third choice
+    await tab.key("ArrowDown");
+    await tab.key("Enter");
+    await tab.until(() => globalThis.saved.length === 2 && !document.querySelector(".menu"), "two files of one conversation");
     await tab.click("#export-all");
-    await tab.until(() => globalThis.saved.length === 2, "two files");
-    const [markdown, json] = await tab.eval(() => Promise.all(globalThis.saved.map((blob) => blob.text())));
+    await tab.until(() => globalThis.saved.length === 3, "three files");
+    const [markdown, single, json] = await tab.eval(() => Promise.all(globalThis.saved.map((blob) => blob.text())));
+    assert.equal(JSON.parse(single).conversations[0].messages.length, 2);
     assert.match(markdown, /^# a question\n\n## You\n\na question\n\n## Model\n\nan answer with `code`\n$/);
     const file = join(tmpdir(), "tenon-export.json");
     writeFileSync(file, json);
@@ -447,6 +563,7 @@ const tests = {
     assert.equal(await tab.text("#new"), "Neues Gespräch");
   },
   async "accessibility: chat, settings and the empty view, both themes, both sizes"({ tab, stub }) {
+    assert.equal(await tab.eval(() => getComputedStyle(document.querySelector("#send")).animationName), "none");
     for (const theme of ["light", "dark"]) {
       await tab.eval((name) => { document.documentElement.dataset.theme = name; }, theme);
       await checkAccess(tab, `empty, ${theme}`);
@@ -454,13 +571,43 @@ const tests = {
       await tab.ask("go");
       await sleep(300);
       await checkAccess(tab, `chat, ${theme}`);
-      await tab.page.setViewport({ width: 360, height: 640 });
-      await checkAccess(tab, `phone, ${theme}`);
-      await tab.page.setViewport({ width: 1100, height: 760 });
-      await tab.click("#settings-open");
-      await checkAccess(tab, `settings, ${theme}`);
+      await tab.click(".message.user " + tab.button("Edit"));
+      await checkAccess(tab, `editing, ${theme}`);
       await tab.key("Escape");
-      await tab.click("#new");
+      await tab.click(`#list button[aria-label^="Actions"]`);
+      await checkAccess(tab, `menu, ${theme}`);
+      await tab.key("Escape");
+      for (const [width, height] of [[360, 640], [1100, 760]]) {
+        await tab.page.setViewport({ width, height });
+        await checkAccess(tab, `chat, ${width}, ${theme}`);
+        await tab.click("#settings-open");
+        await tab.eval(() => { for (const details of document.querySelectorAll("dialog details")) details.open = true; });
+        await checkAccess(tab, `settings, ${width}, ${theme}`);
+        await tab.key("Escape");
+        await tab.eval(() => document.querySelectorAll(".toast").forEach((node) => node.remove()));
+      }
+      await tab.page.setViewport({ width: 360, height: 640 });
+      await tab.click("#menu");
+      await checkAccess(tab, `conversations on a phone, ${theme}`);
+      await tab.key("Escape");
+      await tab.page.setViewport({ width: 1100, height: 760 });
+      stub.context = 100; // the choice, a document that is too long, a message at the edge
+      await tab.reload();
+      await tab.eval((name) => { document.documentElement.dataset.theme = name; }, theme);
+      const long = join(tmpdir(), "tenon-long.txt");
+      writeFileSync(long, "word ".repeat(600));
+      await (await tab.page.$("#files")).uploadFile(long);
+      await tab.until(() => !!document.querySelector(".chip.warn button") && !document.getElementById("full").hidden, "too long");
+      await checkAccess(tab, `full context, ${theme}`);
+      await tab.click(".chip " + `button[aria-label^="Remove"]`);
+      await tab.key("Control", "k");
+      await tab.key("Tab");
+      await tab.key("Delete");
+      await tab.until(() => !!document.querySelector(".toast"), "the undo");
+      await checkAccess(tab, `undo, ${theme}`);
+      await tab.eval(() => document.querySelectorAll(".toast").forEach((node) => node.remove()));
+      stub.context = 4096;
+      await tab.reload();
     }
   },
   async "the model picker"({ tab, stub }) {

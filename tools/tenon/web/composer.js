@@ -10,6 +10,7 @@ import { saveConversation } from "./store.js";
 import { saveSettings, settings } from "./settings.js";
 import { titleFrom } from "./tree.js";
 
+let pending = null; // what waits for the choice of what to forget, besides sending
 let files = []; // { name, text, note, tokens }
 let plan = null; // of planContext
 let counting = null, countTimer = 0, saveTimer = 0;
@@ -69,7 +70,7 @@ export async function addFiles(list) {
   for (const file of [...list]) { // the list of a field changes with it
     try {
       const added = await readDocument(file);
-      files.push(added);
+      files = [...files, added];
       drawFiles();
       added.tokens = await countTokens(added.text).catch(() => 0);
     } catch (error) {
@@ -127,6 +128,7 @@ function keepDraft() {
 export function showDraft() {
   $("input").value = open.conversation?.draft ?? "";
   files = open.conversation?.draftFiles ?? [];
+  pending = null;
   drawFiles();
   grow();
   countLater(0);
@@ -168,23 +170,33 @@ function drawMeter() {
   const text = added ? t("meterNext", { used: number(next), limit: number(limit), added: number(added) }) : t("meter", { used: number(used), limit: number(limit) });
   meter.querySelector("span").textContent = text;
   meter.classList.toggle("over", !fits);
-  const panel = $("full");
-  panel.hidden = fits || !added; // there is nothing to decide before there is a message
-  if (panel.hidden) return;
-  const forgotten = Math.max(0, skip - (open.conversation.skip ?? 0));
+  if (fits || added) pending = null;
+  $("full").hidden = fits || !(added || pending); // there is nothing to decide before there is a message
+  if (!$("full").hidden) drawChoice();
+}
+
+function drawChoice() {
+  const panel = $("full"), { skip } = plan, forgotten = Math.max(0, skip - (open.conversation.skip ?? 0));
   const choice = open.conversation.fullContext ?? settings.fullContext;
-  const options = plan.alone ? ["stop"] : ["shift", "summarise", "stop"];
-  const key = [open.conversation.id, forgotten, choice, plan.alone].join(); // what is shown keeps the focus
+  const options = plan.alone ? [] : ["shift", "summarise", "stop"];
+  const key = [open.conversation.id, forgotten, choice, plan.alone, !!pending].join(); // what is shown keeps the focus
   if (panel.dataset.key === key && panel.childElementCount) return;
   panel.dataset.key = key;
   const radios = options.map((kind) => {
     const radio = element("input", { type: "radio", name: "full", value: kind, checked: kind === choice });
     radio.addEventListener("change", () => {
       open.conversation.fullContext = kind;
-      panel.dataset.key = [open.conversation.id, forgotten, kind, plan.alone].join();
+      panel.dataset.key = [open.conversation.id, forgotten, kind, plan.alone, !!pending].join();
       hooks.draft(open.conversation);
     });
     return element("label", {}, radio, element("span", {}, t("full_" + kind, { n: forgotten })));
+  });
+  const go = pending && !plan.alone && element("button", { type: "button" }, t("goOn"));
+  if (go) go.addEventListener("click", () => {
+    const again = pending;
+    pending = null;
+    panel.hidden = true;
+    if (!/ask|stop/.test(open.conversation.fullContext ?? settings.fullContext)) again();
   });
   const always = element("button", { type: "button", className: "link" }, t("fullAlways"));
   always.addEventListener("click", () => {
@@ -192,18 +204,34 @@ function drawMeter() {
     saveSettings();
     announce(t("saved"));
   });
-  panel.replaceChildren(element("fieldset", {}, element("legend", {}, plan.alone ? t("fullAlone") : t("fullTitle")), ...radios, plan.alone ? "" : always));
+  panel.replaceChildren(element("fieldset", {}, element("legend", {}, plan.alone ? t("fullAlone") : t("fullTitle")), ...radios, go ?? "", plan.alone ? "" : always));
+}
+
+// Room for another answer, or for more of one: see hasRoom in conversation.js.
+export async function roomFor(path, keep, again) {
+  const { conversation } = open;
+  const made = await planContext(conversation, path, "", [], undefined, keep).catch(() => null);
+  if (!made || made.fits) return true;
+  plan = made;
+  return takeRoom(conversation, path, again);
 }
 
 // ---- Sending ----
 
-// Makes room as chosen. Returns false where the message must not be sent.
 async function makeRoom(conversation, text) {
-  plan = await planContext(conversation, currentPath(), text, files).catch(() => null);
-  if (!plan || plan.fits) return true;
+  const made = await planContext(conversation, currentPath(), text, files).catch(() => null);
+  if (!made || made.fits) return true;
+  plan = made;
+  return takeRoom(conversation, currentPath(), null);
+}
+
+// Makes room as chosen. Returns false where the request must not be sent.
+async function takeRoom(conversation, path, again) {
   const choice = conversation.fullContext ?? settings.fullContext;
   if (plan.alone || choice === "ask" || choice === "stop") {
-    drawMeter();
+    pending = again;
+    $("full").hidden = false;
+    drawChoice();
     announce(t("fullTitle"));
     $("full").querySelector("input")?.focus();
     return false;
@@ -211,7 +239,7 @@ async function makeRoom(conversation, text) {
   if (choice === "summarise" && plan.skip > (conversation.skip ?? 0)) {
     const note = toast(t("summarising"), null, null, 600);
     try {
-      conversation.summary = await summarise(conversation, currentPath(), plan.skip);
+      conversation.summary = await summarise(conversation, path, plan.skip);
     } catch (error) {
       toast(t("summaryFailed", { why: error.message }));
       return false;
@@ -226,17 +254,18 @@ async function makeRoom(conversation, text) {
 
 let sending = false;
 async function send() {
-  const { conversation } = open, text = $("input").value.trim();
+  const { conversation } = open, typed = $("input").value, text = typed.trim(), sent = files;
   if (!conversation || sending || runIn(conversation) || (!text && !files.length)) return;
   sending = true;
   drawState();
   try {
     if (!(await makeRoom(conversation, text)) || open.conversation !== conversation) return;
-    if (!conversation.title) conversation.title = titleFrom(text || files[0].name);
-    const attached = files.map(({ name, text: body, tokens }) => ({ name, text: body, tokens }));
-    files = [];
-    Object.assign(conversation, { draft: "", draftFiles: [] });
-    $("input").value = "";
+    if (!conversation.title) conversation.title = titleFrom(text || sent[0].name);
+    const attached = sent.map(({ name, text: body, tokens }) => ({ name, text: body, tokens }));
+    files = files.filter((file) => !sent.includes(file)); // what came since the key was pressed stays
+    const now = $("input").value;
+    $("input").value = now.startsWith(typed) ? now.slice(typed.length) : now;
+    Object.assign(conversation, { draft: $("input").value, draftFiles: files });
     clearTimeout(saveTimer);
     $("full").hidden = true;
     drawFiles();

@@ -17,8 +17,9 @@ export function answerRoom() {
   return Math.min(limit > 0 ? limit : 512, Math.floor(server.context / 4));
 }
 
-// { used, next, limit, fits, skip }: tokens of the path, tokens with the new text, and how many messages would be forgotten.
-export async function planContext(conversation, path, text, attachments = [], signal) {
+// { used, next, limit, fits, skip, alone }: tokens of the path, tokens with the new text, how many messages would be forgotten, and
+// whether the last `keep` messages are too long by themselves.
+export async function planContext(conversation, path, text, attachments = [], signal, keep = 1) {
   const fresh = text || attachments.length ? { role: "user", content: text, attachments } : null;
   const last = path.findLast((message) => message.stats?.total);
   let used = 0;
@@ -31,17 +32,19 @@ export async function planContext(conversation, path, text, attachments = [], si
   const characters = kept.reduce((sum, message) => sum + messageText(message).length, 0);
   if (used > 50 && characters > 100) server.charactersPerToken = Math.max(1, characters / used);
   const limit = server.context, next = used + added, fits = !limit || next + answerRoom() <= limit;
-  let skip = conversation.skip ?? 0;
+  let skip = conversation.skip ?? 0, alone = added + answerRoom() > limit;
   if (!fits) {
     const tokens = kept.map(messageTokens), roles = kept.map(({ role }) => role);
     if (fresh) {
       tokens.push(added);
       roles.push("user");
     }
-    skip += messagesToSkip(tokens, roles, limit - answerRoom() - Math.ceil(conversation.system.length / 3) - (conversation.summary?.length ?? 0) / 3);
+    const budget = limit - answerRoom() - Math.ceil(conversation.system.length / 3) - (conversation.summary?.length ?? 0) / 3;
+    skip += messagesToSkip(tokens, roles, budget, keep);
     skip = Math.min(skip, path.length - (fresh ? 0 : 1));
+    if (!fresh) alone = tokens.slice(-keep).reduce((sum, n) => sum + n, 0) > budget;
   }
-  return { used, next, added, limit, fits, skip, alone: added + answerRoom() > limit };
+  return { used, next, added, limit, fits, skip, alone };
 }
 
 // Asks the model for a summary of the messages that will be left out.

@@ -8,18 +8,24 @@ import { buildNow, expectedHeight, forgetWaiting, loadMarkdown, MessageView, obs
 
 export const open = { conversation: null, messages: new Map() };
 const views = new Map(); // message id → MessageView
-let hooks = { changed() {}, settings() {}, empty() {} };
+let hooks = { changed() {}, settings() {}, empty() {}, room: async () => true };
 let makeView = null;
 let follows = true; // the end of the text stays in view
+let lastTop = 0;    // where the view was scrolled to
 let loading = 0;
 
 export function initConversation(handlers) {
   hooks = { ...hooks, ...handlers };
   const log = $("messages");
+  // Only a scroll upwards leaves the end: text may arrive between a scroll and its event.
   log.addEventListener("scroll", () => {
-    follows = log.scrollHeight - log.scrollTop - log.clientHeight < 48;
-    $("to-end").hidden = follows;
+    const below = log.scrollHeight - log.scrollTop - log.clientHeight, up = log.scrollTop < lastTop - 1;
+    lastTop = log.scrollTop;
+    if (below < 48) follows = true;
+    else if (up) follows = false;
+    $("to-end").hidden = follows || below < 48;
   }, { passive: true });
+  setInterval(settleAll, 5000); // the tab that received an answer may have been closed
   const sizes = new ResizeObserver(() => { if (follows) scrollToEnd(); });
   sizes.observe($("thread")); // formulas and code come later
   sizes.observe(log);         // the field below grows
@@ -33,6 +39,7 @@ export function scrollToEnd() {
   const log = $("messages");
   follows = true;
   log.scrollTop = log.scrollHeight;
+  lastTop = log.scrollTop;
   $("to-end").hidden = true;
 }
 
@@ -48,8 +55,11 @@ export async function openConversation(conversation, target) {
   if (target && messages.has(target)) conversation.leaf = newestLeaf(messages, target);
   if (!messages.has(conversation.leaf)) conversation.leaf = newestLeaf(messages, null);
   drawConversation(target);
-  for (const message of messages.values())
-    if (isRunning(message) && !runOf(message.id)) settle(message);
+  settleAll();
+}
+
+function settleAll() {
+  for (const message of open.messages.values()) if (isRunning(message) && !runOf(message.id)) settle(message);
 }
 
 // A new conversation is stored with its first message.
@@ -92,6 +102,7 @@ export function drawConversation(target) {
   }
   const wanted = target && views.get(target)?.node;
   if (wanted) {
+    follows = false;
     buildNow(wanted);
     wanted.scrollIntoView({ block: "start" });
     wanted.classList.add("found");
@@ -181,25 +192,37 @@ export function sendMessage(text, attachments) {
   return message;
 }
 
+// Whether a request that ends with `path` has room; the last `keep` messages stay. Where the user must choose what to forget,
+// `again` is called after the choice.
+async function hasRoom(path, keep, again) {
+  const { conversation } = open;
+  return !runIn(conversation) && await hooks.room(path, keep, again) && open.conversation === conversation && !runIn(conversation);
+}
+
 const actions = {
-  // A changed text becomes a new version of the message, with a new answer.
-  edit(message, text) {
+  // A changed text becomes a new version of the message: a user's gets a new answer, an answer stays as it was written.
+  async edit(message, text) {
+    const copy = newMessage(open.conversation, message.parent, message.role, { content: text, attachments: message.attachments, model: message.model });
+    if (message.role === "user" && !await hasRoom([...pathTo(open.messages, message.parent), copy], 1, () => actions.edit(message, text))) return;
     branchFrom(message.parent, () => {
-      const copy = newMessage(open.conversation, message.parent, "user", { content: text, attachments: message.attachments });
       open.messages.set(copy.id, copy);
       saveMessage(copy);
-      addAnswer(copy.id);
+      if (message.role === "user") addAnswer(copy.id);
+      else {
+        open.conversation.leaf = copy.id;
+        saveConversation(open.conversation);
+      }
     });
   },
   // Another answer: to this message, or in the stead of this answer.
-  answer(message) {
+  async answer(message) {
     const parent = message.role === "user" ? message.id : message.parent;
-    branchFrom(parent, () => addAnswer(parent));
+    if (await hasRoom(pathTo(open.messages, parent), 1, () => actions.answer(message))) branchFrom(parent, () => addAnswer(parent));
   },
   // Goes on with an answer. Where messages follow it, a copy is continued, so that they keep what they answered.
-  go(message) {
+  async go(message) {
     const { conversation, messages } = open;
-    if (runIn(conversation)) return;
+    if (!await hasRoom(pathTo(messages, message.id), 2, () => actions.go(message))) return;
     let target = message;
     if ([...messages.values()].some(({ parent }) => parent === message.id)) {
       target = newMessage(conversation, message.parent, "assistant", { content: message.content, reasoning: message.reasoning, model: message.model });

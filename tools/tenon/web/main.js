@@ -1,16 +1,17 @@
 // The start of the web UI, and what connects its parts.
-import { $, element, icon, toast } from "./dom.js";
+import { $, bytesText, element, icon, toast } from "./dom.js";
 import { loadLanguage, number, t } from "./i18n.js";
-import { loadItem, onStoreFailure, onTabMessage, openStore, retryWrites, saveConversation, saveItem } from "./store.js";
+import { loadItem, loadTabItem, onStoreFailure, onTabMessage, openStore, removeConversation, retryWrites, runsElsewhere, saveConversation, saveItem, saveTabItem, tellTabs } from "./store.js";
 import { newConversation } from "./tree.js";
 import { followTabs, onAnswers, stopAnswer } from "./answer.js";
 import { currentPath, initConversation, messageChanged, messageEnded, open, openConversation, showEmpty, takeMessage } from "./conversation.js";
-import { drawState, initComposer, recount, setText, showDraft } from "./composer.js";
+import { drawState, initComposer, recount, roomFor, setText, showDraft } from "./composer.js";
 import { drawList, exportAll, initSidebar, list, loadList, takeOldConversations } from "./sidebar.js";
 import { initSettings, markSettings, openSettings } from "./settings_dialog.js";
 import { loadSettings, settings } from "./settings.js";
 import { chooseModel, loadModels, loadProperties, server } from "./server.js";
 
+let fresh = null;      // the conversation of this tab of which nothing was sent yet
 let memoryView = null; // the module of the memory view, loaded when it is first shown
 
 // ---- Conversations ----
@@ -20,10 +21,10 @@ const isStored = (conversation) => list.all.some(({ id }) => id === conversation
 function store(conversation) {
   if (!isStored(conversation)) {
     list.all.unshift(conversation);
-    saveItem("draft", undefined);
+    if (conversation === fresh) fresh = null;
   }
   list.all.sort((a, b) => b.updated - a.updated);
-  saveItem("current", conversation.id);
+  if (conversation.id === open.conversation?.id) saveTabItem("current", conversation.id);
   drawList();
 }
 
@@ -31,7 +32,7 @@ async function show(conversation, target) {
   showView(false);
   closeMenu();
   await openConversation(conversation, target);
-  saveItem("current", conversation.id);
+  saveTabItem("current", conversation.id);
   afterOpen();
 }
 
@@ -39,10 +40,9 @@ async function show(conversation, target) {
 async function start() {
   showView(false);
   closeMenu();
-  const conversation = newConversation(settings.system);
-  conversation.draft = loadItem("draft", "");
-  saveItem("current", undefined);
-  await showEmpty(conversation);
+  fresh ??= newConversation(settings.system);
+  saveTabItem("current", fresh.id);
+  await showEmpty(fresh);
   afterOpen();
   $("input").focus();
 }
@@ -53,6 +53,23 @@ function afterOpen() {
   drawState();
   drawSystemMark();
   document.title = open.conversation?.title ? `${open.conversation.title} – Tenon` : "Tenon";
+}
+
+// What was typed or attached before anything was sent is stored too.
+function saveDraft(conversation) {
+  if (isStored(conversation)) saveConversation(conversation);
+  else if (conversation.draft || conversation.draftFiles?.length) saveConversation({ ...conversation, draftOnly: true, updated: Date.now() });
+  else removeConversation(conversation.id);
+}
+
+// The draft of this tab, or the newest that no other tab has open.
+async function takeDraft(id) {
+  for (const draft of [...list.drafts].sort((a, b) => (b.id === id) - (a.id === id))) {
+    if (await runsElsewhere(draft.id)) continue;
+    delete draft.draftOnly;
+    fresh = draft;
+    return;
+  }
 }
 
 function drawSystemMark() {
@@ -67,7 +84,7 @@ function drawEmpty(empty) {
   if (!empty) return;
   const meta = server.models.find(({ id }) => id === server.model)?.meta;
   $("empty-title").textContent = server.model ? t("emptyTitle", { model: server.model }) : t("emptyNoModel");
-  $("empty-model").textContent = [meta && t("parameters", { n: shortNumber(meta.n_params) }), server.context && t("contextOf", { n: number(server.context) }),
+  $("empty-model").textContent = [meta && t("parameters", { n: shortNumber(meta.n_params) }), meta?.size && bytesText(meta.size), server.context && t("contextOf", { n: number(server.context) }),
     !server.hasTemplate && t("noTemplate")].filter(Boolean).join(" · ");
   const kind = server.hasTemplate ? "example" : "story";
   $("examples").replaceChildren(...[1, 2, 3, 4].map((i) => {
@@ -140,7 +157,7 @@ function closeMenu() {
 function initFrame() {
   $("menu").append(icon("menu"));
   $("theme").append(icon("theme"));
-  $("settings-open").append(icon("gear"));
+  $("settings-open").append(icon("settings"));
   $("settings-close").append(icon("close"));
   $("menu").addEventListener("click", () => {
     $("menu").setAttribute("aria-expanded", $("side").classList.toggle("open"));
@@ -167,13 +184,12 @@ function initFrame() {
 // Keys that work everywhere: Escape stops, Ctrl+K searches, Ctrl+Shift+O starts a conversation, / goes to the field.
 function onKey(event) {
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName), command = event.ctrlKey || event.metaKey;
-  if (event.key === "Escape" && !$("settings").open) {
+  if (event.key === "Escape" && !$("settings").open && !document.querySelector(":popover-open")) {
     if (open.conversation) stopAnswer(open.conversation);
     if ($("side").classList.contains("open")) {
       closeMenu();
       $("menu").focus();
     }
-    for (const menu of document.querySelectorAll("#list .menu")) menu.remove();
   } else if (command && event.key.toLowerCase() === "k") {
     event.preventDefault();
     $("side").classList.add("open");
@@ -191,10 +207,10 @@ function onKey(event) {
 
 function initParts() {
   initFrame();
-  initConversation({ changed: () => { drawState(); drawList(); recount(); }, settings: openSettings, empty: drawEmpty });
+  initConversation({ changed: () => { drawState(); drawList(); recount(); }, settings: openSettings, empty: drawEmpty, room: roomFor });
   initComposer({
     sent: (conversation) => { store(conversation); drawState(); },
-    draft: (conversation) => (isStored(conversation) ? saveConversation(conversation) : saveItem("draft", conversation.draft || undefined)),
+    draft: saveDraft,
   });
   initSidebar({ open: show, start });
   initSettings({
@@ -219,6 +235,7 @@ function initParts() {
     drawList();
   });
   onTabMessage(async (data) => {
+    if (data.kind === "who-runs" && data.id === fresh?.id) tellTabs({ kind: "running", id: data.id });
     if (data.kind !== "list") return;
     await loadList();
     if (open.conversation && currentPath().length && !isStored(open.conversation)) start();
@@ -242,7 +259,8 @@ async function begin() {
     banner("store", t("noStore", { why: error.message || error.name }));
   }
   connect();
-  const last = list.all.find(({ id }) => id === loadItem("current", ""));
+  const current = loadTabItem("current", ""), last = list.all.find(({ id }) => id === current);
+  await takeDraft(current);
   if (last) await show(last);
   else await start();
   document.documentElement.dataset.ready = "true";

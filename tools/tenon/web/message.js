@@ -182,7 +182,7 @@ export class MessageView {
     const copy = iconButton("copy", t("copyMessage"), () => copyText(message.content, copy));
     nodes.push(copy);
     if (message.role === "user") nodes.push(iconButton("edit", t("edit"), () => this.edit()), iconButton("refresh", t("answerAgain"), () => actions.answer(message)));
-    else nodes.push(iconButton("refresh", t("regenerate"), () => actions.answer(message)), iconButton("play", t("continueFrom"), () => actions.go(message)));
+    else nodes.push(iconButton("refresh", t("regenerate"), () => actions.answer(message)), iconButton("play", t("continueFrom"), () => actions.go(message)), iconButton("edit", t("editAnswer"), () => this.edit()));
     if (message.stats) nodes.push(element("span", { className: "stats" }, statisticsText(message.stats)));
     return nodes;
   }
@@ -191,7 +191,7 @@ export class MessageView {
   edit() {
     const { message, parts, actions } = this;
     const field = element("textarea", { value: message.content, rows: Math.min(20, message.content.split("\n").length + 1), "aria-label": t("editMessage"), dir: "auto" });
-    const save = element("button", { type: "submit", className: "main" }, t("sendEdit")), cancel = element("button", { type: "button" }, t("cancel"));
+    const save = element("button", { type: "submit", className: "main" }, t(message.role === "user" ? "sendEdit" : "saveEdit")), cancel = element("button", { type: "button" }, t("cancel"));
     const form = element("form", { className: "edit" }, field, element("div", { className: "row" }, save, cancel, element("span", { className: "dim" }, t("editKeeps"))));
     const close = () => {
       form.replaceWith(parts.text);

@@ -6,7 +6,7 @@ import { loadConversations, loadMessages, removeConversation, saveConversation, 
 import { runIn, stopAnswer } from "./answer.js";
 import { open } from "./conversation.js";
 
-export const list = { all: [] }; // newest first
+export const list = { all: [], drafts: [] }; // newest first; drafts are conversations of which nothing was sent yet
 let hooks = { open() {}, start() {} };
 let found = null; // conversation id → message id, while searching
 let searching = null;
@@ -30,9 +30,11 @@ export function initSidebar(handlers) {
 
 export async function loadList() {
   const all = await loadConversations();
-  const old = all.filter(({ deleted }) => deleted && Date.now() - deleted > 10 * 60e3);
-  for (const { id } of old) removeConversation(id);
-  list.all = all.filter(({ deleted }) => !deleted);
+  const age = (time) => (time ? Date.now() - time : 0), isOld = ({ deleted, draftOnly, updated }) => age(deleted) > 10 * 60e3 || (draftOnly && age(updated) > 30 * 86400e3);
+  for (const { id } of all.filter(isOld)) removeConversation(id);
+  const kept = all.filter((conversation) => !conversation.deleted && !isOld(conversation));
+  list.all = kept.filter(({ draftOnly }) => !draftOnly);
+  list.drafts = kept.filter(({ draftOnly }) => draftOnly);
 }
 
 async function search() {
@@ -53,7 +55,7 @@ function shown() {
 }
 
 export function drawList() {
-  if (document.activeElement?.matches?.("#list input")) return; // a title is being typed
+  if (document.activeElement?.matches?.("#list input, #list .menu *")) return; // a title is being typed, a menu is open
   const focused = document.activeElement?.closest?.("#list li")?.dataset.id;
   $("list").replaceChildren(...shown().map(entryNode));
   $("nothing-found").hidden = !found || shown().length > 0;
@@ -73,11 +75,40 @@ function entryNode(conversation) {
     if (event.key === "F2") rename(conversation, item);
     else if (event.key === "Delete") remove(conversation);
   });
-  const item = element("li", { "data-id": conversation.id }, openButton,
-    iconButton("edit", t("renameThis", { title: titleOf(conversation) }), () => rename(conversation, item)),
-    iconButton("download", t("exportThis", { title: titleOf(conversation) }), () => exportMenu(conversation, item)),
-    iconButton("trash", t("deleteThis", { title: titleOf(conversation) }), () => remove(conversation)));
+  const more = iconButton("more", t("actionsOf", { title: titleOf(conversation) }), () => showMenu(conversation, item, more), { "aria-haspopup": "true" });
+  const item = element("li", { "data-id": conversation.id }, openButton, more);
   return item;
+}
+
+// What can be done with a conversation. The browser closes the menu by Escape and by clicks elsewhere.
+function showMenu(conversation, item, button) {
+  const menu = element("div", { className: "menu", popover: "auto" });
+  const choice = (image, label, action) => {
+    const node = element("button", { type: "button" }, icon(image), element("span", {}, label));
+    node.addEventListener("click", () => {
+      menu.hidePopover();
+      action();
+    });
+    menu.append(node);
+  };
+  const save = (extension, type, make) => async () => download(fileName(conversation) + extension, make(await messagesOf(conversation)), type);
+  choice("edit", t("rename"), () => rename(conversation, document.querySelector(`#list li[data-id="${CSS.escape(conversation.id)}"]`) ?? item));
+  choice("download", t("exportMarkdown"), save(".md", "text/markdown", (messages) => toMarkdown(conversation, pathTo(messages, conversation.leaf), { user: t("you"), assistant: t("model") })));
+  choice("download", t("exportJSON"), save(".json", "application/json", (messages) => toJSON([{ conversation, messages }])));
+  choice("trash", t("delete"), () => remove(conversation));
+  menu.addEventListener("toggle", ({ newState }) => { if (newState === "closed") menu.remove(); });
+  menu.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], all = [...menu.children];
+    if (!step) return;
+    event.preventDefault();
+    all.at((all.indexOf(document.activeElement) + step) % all.length).focus();
+  });
+  button.after(menu);
+  menu.showPopover();
+  const { left, right, bottom, top } = button.getBoundingClientRect(), { offsetWidth, offsetHeight } = menu;
+  menu.style.left = Math.max(4, Math.min(innerWidth - offsetWidth - 4, document.dir === "rtl" ? left : right - offsetWidth)) + "px";
+  menu.style.top = (bottom + offsetHeight + 4 < innerHeight ? bottom + 2 : top - offsetHeight - 2) + "px";
+  menu.firstChild.focus();
 }
 
 function rename(conversation, item) {
@@ -131,27 +162,6 @@ export function remove(conversation) {
 
 const fileName = (conversation) => (titleOf(conversation).replace(/[^\p{L}\p{N} _-]+/gu, "").trim().slice(0, 60) || "conversation").replaceAll(" ", "-");
 const messagesOf = (conversation) => (open.conversation?.id === conversation.id ? open.messages : loadMessages(conversation.id));
-
-function exportMenu(conversation, item) {
-  const old = item.querySelector(".menu");
-  if (old) {
-    old.remove();
-    return;
-  }
-  const choice = (label, action) => {
-    const button = element("button", { type: "button" }, label);
-    button.addEventListener("click", async () => {
-      menu.remove();
-      action(await messagesOf(conversation));
-    });
-    return button;
-  };
-  const menu = element("div", { className: "menu" },
-    choice("Markdown", (messages) => download(fileName(conversation) + ".md", toMarkdown(conversation, pathTo(messages, conversation.leaf), { user: t("you"), assistant: t("model") }), "text/markdown")),
-    choice("JSON", (messages) => download(fileName(conversation) + ".json", toJSON([{ conversation, messages }]), "application/json")));
-  item.append(menu);
-  menu.firstChild.focus();
-}
 
 export async function exportAll() {
   const entries = [];

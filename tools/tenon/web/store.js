@@ -147,6 +147,20 @@ export function loadItem(name, fallback) {
     return fallback;
   }
 }
+// What belongs to the tab survives its reload; a new tab begins with the last value of any tab.
+export function loadTabItem(name, fallback) {
+  try {
+    return JSON.parse(sessionStorage.getItem("tenon." + name)) ?? loadItem(name, fallback);
+  } catch {
+    return loadItem(name, fallback);
+  }
+}
+export function saveTabItem(name, value) {
+  saveItem(name, value);
+  try {
+    sessionStorage.setItem("tenon." + name, JSON.stringify(value ?? ""));
+  } catch { /* the storage says so elsewhere */ }
+}
 export function saveItem(name, value) {
   try {
     if (value === undefined) localStorage.removeItem("tenon." + name);
@@ -165,12 +179,12 @@ export function tellTabs(message) {
 export function onTabMessage(listener) {
   channel?.addEventListener("message", ({ data }) => listener(data));
 }
-// Whether another tab answers within a moment that it receives the answer with this id.
+// Whether another tab answers within a moment that it receives the answer, or writes the conversation, with this id.
 export function runsElsewhere(id) {
   if (!channel) return Promise.resolve(false);
   return new Promise((resolve) => {
     const heard = ({ data }) => data.kind === "running" && data.id === id && done(true);
-    const timer = setTimeout(() => done(false), 250);
+    const timer = setTimeout(() => done(false), 400);
     const done = (answer) => {
       clearTimeout(timer);
       channel.removeEventListener("message", heard);

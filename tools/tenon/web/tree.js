@@ -75,13 +75,13 @@ export function requestMessages(path, { system = "", skip = 0, summary = "" } = 
   return list;
 }
 
-// How many messages at the beginning to leave out so that the rest has room for `budget` tokens; the last user's message
-// always stays. A conversation goes on with a user's message, so that answers are left out with their questions.
-export function messagesToSkip(tokens, roles, budget) {
+// How many messages at the beginning to leave out so that the rest has room for `budget` tokens; the last `keep` always stay.
+// A conversation goes on with a user's message, so that answers are left out with their questions.
+export function messagesToSkip(tokens, roles, budget, keep = 1) {
   let sum = tokens.reduce((total, n) => total + n, 0), skip = 0;
-  while (sum > budget && skip < tokens.length - 1) {
+  while (sum > budget && skip < tokens.length - keep) {
     sum -= tokens[skip++];
-    while (skip < tokens.length - 1 && roles[skip] !== "user") sum -= tokens[skip++];
+    while (skip < tokens.length - keep && roles[skip] !== "user") sum -= tokens[skip++];
   }
   return skip;
 }

@@ -109,9 +109,17 @@ function taskLists(state) {
   }
 }
 
+// The rest of an address that begins with "www.": what may follow "//".
+function wwwLength(text, pos, { re }) {
+  const rest = re.get_relative_proto_validator();
+  rest.lastIndex = pos;
+  return rest.exec(text)?.[0].length ?? 0;
+}
+
 export function makeParser(options = {}) {
   const md = new MarkdownIt({ html: false, linkify: true, breaks: true, maxNesting: 60, ...options });
   md.linkify.set({ fuzzyLink: false }); // "file.py" is no link
+  md.linkify.add("www.", { validate: wwwLength, normalize: (match) => { match.url = "http://" + match.url; } });
   md.block.ruler.before("fence", "math_block", mathBlock, { alt: ["paragraph", "reference", "blockquote", "list"] });
   md.inline.ruler.before("escape", "math_inline", mathInline);
   md.inline.ruler.push("tags", tags);

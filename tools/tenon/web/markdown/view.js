@@ -9,6 +9,8 @@ import { blocksOf, Builder, markLong } from "./build.js";
 import { containerOf, isLoose, loosen } from "./containers.js";
 
 const unfinishedDefinition = /^ {0,3}\[[^\]\n]+\]:[^\n]*$/;
+// The beginning of what may become an item, a heading or a fence. It waits for what follows: "text\n-" would be a heading.
+const unfinishedMarker = /^[ \t>]*(?:[-+*=_]+|\d{1,9}[.)]?|#{1,6}|`{1,2}|~{1,2})[ \t]*$/;
 const partSize = 8000; // characters; longer texts are built in parts of about this size, when they come near the screen
 
 export class MarkdownView {
@@ -23,6 +25,7 @@ export class MarkdownView {
   reset() {
     this.root.replaceChildren();
     this.text = "";
+    this.final = false;   // the text was complete
     this.stable = 0;      // characters that are built for good
     this.references = {}; // definitions of links in those
     this.shown = "{}";    // all definitions when the text was last built
@@ -32,8 +35,9 @@ export class MarkdownView {
 
   // Shows the text. `final` says that it is complete.
   update(text, final = false) {
-    if (!text.startsWith(this.text.slice(0, this.stable))) this.reset();
-    this.text = text;
+    // A complete text that goes on may continue its last block.
+    if (!text.startsWith(this.text.slice(0, this.stable)) || (this.final && (!final || text.length > this.text.length))) this.reset();
+    Object.assign(this, { text, final });
     if (final && this.observe && text.length - this.stable > 2 * partSize) {
       this.#showLong();
       return;
@@ -41,7 +45,7 @@ export class MarkdownView {
     let source = (this.open?.head ?? "") + text.slice(this.stable);
     if (!final) {
       const line = source.lastIndexOf("\n") + 1;
-      if (unfinishedDefinition.test(source.slice(line))) source = source.slice(0, line);
+      if (unfinishedDefinition.test(source.slice(line)) || unfinishedMarker.test(source.slice(line))) source = source.slice(0, line);
     }
     const env = { references: { ...this.references } };
     const tokens = this.parser.parse(source, env);

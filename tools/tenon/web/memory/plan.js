@@ -16,7 +16,7 @@ export class PlanView {
   constructor() {
     this.canvas = element("canvas", { tabIndex: 0, role: "img", className: "plan", "aria-label": t("plan") });
     this.text = element("p", { className: "dim", role: "status" });
-    this.hover = element("p", { className: "dim hover" }, "\u00a0");
+    this.hover = element("p", { className: "dim hover", role: "status" }, "\u00a0");
     this.key = element("div", { className: "key" });
     const tools = element("div", { className: "row" }, iconButton("plus", t("zoomIn"), () => this.zoom(1.6)), iconButton("minus", t("zoomOut"), () => this.zoom(1 / 1.6)), this.#button(t("zoomAll"), () => this.#all()));
     this.node = element("div", {}, this.text, this.canvas, this.hover, element("div", { className: "plan-foot" }, tools, this.key));
@@ -156,6 +156,14 @@ export class PlanView {
     this.draw();
   }
 
+  // The next box in the order of operations that the view shows.
+  #pointNext(step) {
+    const { view, plan } = this, shown = plan.boxes.filter((box) => box.first < view.x1 && box.last >= view.x0 && box.offset < view.y1 && box.offset + box.size > view.y0)
+      .sort((a, b) => a.first - b.first || a.offset - b.offset);
+    const at = shown.indexOf(this.pointed);
+    this.#point(shown.at(at < 0 ? (step < 0 ? -1 : 0) : (at + step) % shown.length));
+  }
+
   #events() {
     const { canvas } = this;
     let drag = null;
@@ -181,6 +189,7 @@ export class PlanView {
       else if (event.key === "+" || event.key === "=") this.zoom(1.6);
       else if (event.key === "-") this.zoom(1 / 1.6);
       else if (event.key === "0") this.#all();
+      else if (event.key === "Enter") this.#pointNext(event.shiftKey ? -1 : 1);
       else return;
       event.preventDefault();
     });

@@ -111,7 +111,17 @@ function draw() {
 
 function drawRates() {
   const { context, width, height, colour } = colours.prepare(parts.rates, 60);
-  const top = Math.max(1, ...rates), step = width / 119;
+  const top = Math.max(1, parts.speedOfPlan ?? 0, ...rates), step = width / 119;
+  if (parts.speedOfPlan) {
+    const y = height - 4 - parts.speedOfPlan / top * (height - 16);
+    context.strokeStyle = colour.dim;
+    context.setLineDash([6, 4]);
+    context.beginPath();
+    context.moveTo(0, y);
+    context.lineTo(width, y);
+    context.stroke();
+    context.setLineDash([]);
+  }
   context.beginPath();
   rates.forEach((rate, i) => context[i ? "lineTo" : "moveTo"]((120 - rates.length + i) * step, height - 4 - rate / top * (height - 16)));
   context.strokeStyle = colour.accent;
@@ -123,6 +133,7 @@ function drawRates() {
 }
 
 function showPrediction(predicted) {
+  parts.speedOfPlan = predicted?.decode;
   parts.prediction.textContent = predicted ? t("predictedAgainst", { decode: number(predicted.decode, 1), prefill: number(predicted.prefill, 0) }) : t("notMeasured");
 }
 
