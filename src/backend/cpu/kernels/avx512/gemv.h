@@ -5,20 +5,19 @@
  * four neighbours, is multiplied by the scale of its sub-block and is accumulated in f32. The subtrahend (minima, or
  * the offset that makes codes unsigned) takes one multiplication per sub-block with the activations' sums.
  *
- * A template: the including file defines the prefetch distances TN__FETCH_FAR and TN__FETCH_NEAR, and exports
- * gemv_q8, gemv_q8_repacked and gemv_float. */
+ * A template: the including file defines the prefetch distances TN__FETCH_FAR and TN__FETCH_NEAR and whether several
+ * activation rows take PASSES over repacked weights, and exports gemv_q8, gemv_q8_repacked and gemv_float. */
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/avx512/internal.h"
 #include "backend/cpu/kernels/avx512/unpack.h"
 
 /* Weights are prefetched TN__FETCH_FAR bytes ahead into the second-level cache and TN__FETCH_NEAR bytes ahead into
- * the first; 0 where the hardware prefetcher suffices. One line at a time, next to the load of that line: a burst of
- * prefetches would delay loads. */
+ * the first; 0 where the hardware prefetcher suffices for that. One line at a time, next to the load of that line: a
+ * burst of prefetches would delay loads. */
 TN__INLINE void fetch_line(const void *w) {
-    if (!TN__FETCH_FAR) return;
     _mm_prefetch((const char *)w + TN__FETCH_FAR, _MM_HINT_T1);
-    _mm_prefetch((const char *)w + TN__FETCH_NEAR, _MM_HINT_T0);
+    if (TN__FETCH_NEAR) _mm_prefetch((const char *)w + TN__FETCH_NEAR, _MM_HINT_T0);
 }
 TN__INLINE void fetch(const void *w, const int bytes) {
 #pragma GCC unroll 64
@@ -121,13 +120,12 @@ TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
 TN__INLINE __m512 halves16(const void *d) { return _mm512_cvtph_ps(_mm256_loadu_si256(d)); }
 TN__INLINE __m512 bytes16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
 
-/* With several columns the pass reads weights in pieces, which hardware does not foresee: `ahead` bytes from here are
- * the weights of the next piece. */
+/* In passes weights are read in pieces: `ahead` bytes from here are the weights of the next piece. */
 TN__INLINE void fetch_ahead(const void *w, ptrdiff_t ahead, const int cols) {
-    if (TN__FETCH_FAR)
-        fetch_line(w);
-    else if (cols > PASS_FREE)
+    if (TN__PASSES && cols > PASS_FREE)
         _mm_prefetch((const char *)w + ahead, _MM_HINT_T1);
+    else
+        fetch_line(w);
 }
 TN__INLINE void fetch_all(const void *w, const int bytes, ptrdiff_t ahead, const int cols) {
 #pragma GCC unroll 64
@@ -297,11 +295,10 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, ptrdi
 /* The loops around the units. With three or more activation rows the values of k are taken in passes, so short that
  * the chunks (512 bytes) of up to eight activation rows fill a quarter of a 32 KiB cache. They stay there for
  * PASS_GROUPS groups of weights, which in turn stay in the second-level cache for all activation rows. Sums of
- * earlier passes are read back from the output: additions are in the order of k, whatever the number of rows.
- * Software prefetch wants to read whole rows of weights, without passes. */
+ * earlier passes are read back from the output: additions are in the order of k, whatever the number of rows. */
 enum { PASS_GROUPS = 8, PASS_CHUNKS = 16, PASS_COLS = 8 };
 TN__INLINE int64_t pass_values(int64_t k, int64_t cols) {
-    return cols <= PASS_FREE || TN__FETCH_FAR ? k : PASS_CHUNKS / cols * TN__CHUNK;
+    return cols <= PASS_FREE || !TN__PASSES ? k : PASS_CHUNKS / cols * TN__CHUNK;
 }
 
 #define REPACKED_OF(name, values, bytes)                                                                             \
