@@ -1,8 +1,8 @@
 /* Ranks of an MPI job: a module that is loaded under mpirun or Slurm.
  *
  * Every call is non-blocking inside and is polled with the timeout, so that a rank that stalls ends the job. Sums are
- * formed by one rank, or by every rank in the order of ranks: MPI_Allreduce may give ranks different last bits, and a
- * MoE router would then choose other experts. */
+ * formed in the order of ranks, small ones by every rank, of large ones a slice by each: MPI_Allreduce may give ranks
+ * different last bits, and a MoE router would then choose other experts. */
 #include "tenon/net/net_impl.h"
 
 #include <mpi.h>
@@ -13,6 +13,7 @@
 
 enum {
     GATHERED = 16 << 10,   /* bytes of a part up to which sums are formed by every rank */
+    SLICE = 256 << 10,     /* bytes of a large sum that a rank forms at once */
     PIECE = 1 << 28,       /* bytes of one call, whose count is an int */
     SENDS = 8,             /* messages of a rank that may be under way */
     POLL_NS = 1000 * 1000, /* then waiting sleeps between polls */
@@ -20,7 +21,7 @@ enum {
 };
 
 typedef struct mpi_net {
-    float *parts; /* GATHERED bytes of every rank */
+    float *parts; /* SLICE bytes of every rank */
     bool finalizes;
     /* Buffers of messages under way, and their requests. */
     char *messages[SENDS];
@@ -78,18 +79,35 @@ static tn_status mpi_broadcast(tn_net *net, int root, void *data, size_t size, b
     return TN_OK;
 }
 
-static tn_status mpi_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
-    const size_t most = PIECE / sizeof *in;
-    if (n * sizeof *in <= GATHERED && in != out) return reduce_gathered(net, in, out, (int)n);
-    for (size_t begin = 0; begin < n; begin += most) {
-        const int count = (int)(n - begin < most ? n - begin : most);
-        MPI_Request request;
-        const void *from = in + begin;
-        if (in == out && net->rank == 0) from = MPI_IN_PLACE;
-        MPI_TRY(MPI_Ireduce(from, out + begin, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD, &request));
-        TN_TRY(finish_request(net, &request, "all-reduce", false));
+/* Every rank adds its slice of all parts, then all slices are gathered: no wire carries more than twice the bytes. */
+static tn_status reduce_sliced(tn_net *net, const float *in, float *out, size_t n) {
+    const mpi_net *m = net->impl;
+    int counts[TN_NET_RANKS_MOST] = {0}, starts[TN_NET_RANKS_MOST], own[TN_NET_RANKS_MOST], at[TN_NET_RANKS_MOST];
+    for (int r = 0; r < net->size; r++) {
+        starts[r] = (int)(n * (size_t)r / (size_t)net->size);
+        counts[r] = (int)(n * ((size_t)r + 1) / (size_t)net->size) - starts[r];
     }
-    return mpi_broadcast(net, 0, out, n * sizeof *out, false);
+    const int mine = counts[net->rank];
+    for (int r = 0; r < net->size; r++) {
+        own[r] = mine;
+        at[r] = r * mine;
+    }
+    MPI_Request request;
+    MPI_TRY(MPI_Ialltoallv(in, counts, starts, MPI_FLOAT, m->parts, own, at, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    TN_TRY(finish_request(net, &request, "all-reduce", false));
+    float *sum = m->parts;
+    for (int r = 1; r < net->size; r++)
+        for (int i = 0; i < mine; i++) sum[i] += m->parts[(size_t)r * (size_t)mine + (size_t)i];
+    MPI_TRY(MPI_Iallgatherv(sum, mine, MPI_FLOAT, out, counts, starts, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    return finish_request(net, &request, "all-reduce", false);
+}
+
+static tn_status mpi_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
+    if (n * sizeof *in <= GATHERED) return reduce_gathered(net, in, out, (int)n);
+    const size_t most = SLICE / sizeof *in * (size_t)net->size;
+    for (size_t begin = 0; begin < n; begin += most)
+        TN_TRY(reduce_sliced(net, in + begin, out + begin, n - begin < most ? n - begin : most));
+    return TN_OK;
 }
 
 static tn_status mpi_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
@@ -138,7 +156,7 @@ static void mpi_abort(tn_net *net, tn_status status, const char *text) {
 
 static size_t mpi_bytes(const tn_net *net) {
     const mpi_net *m = net->impl;
-    return (size_t)net->size * GATHERED + SENDS * m->message_bytes;
+    return (size_t)net->size * SLICE + SENDS * m->message_bytes;
 }
 
 static void mpi_free(tn_net *net) {
@@ -181,7 +199,7 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     if (net->size > TN_NET_RANKS_MOST)
         return tn_fail(TN_E_LIMIT, "there may be 1 to %d ranks, not %d", TN_NET_RANKS_MOST, net->size);
     m->message_bytes = params->message_bytes ? params->message_bytes : (size_t)1 << 20;
-    m->parts = tn_calloc((size_t)net->size, GATHERED);
+    m->parts = tn_calloc((size_t)net->size, SLICE);
     for (int i = 0; i < SENDS; i++) m->messages[i] = tn_malloc(m->message_bytes);
     return m->parts && m->messages[0] && m->messages[SENDS - 1] ? TN_OK : TN_E_NOMEM;
 }

@@ -1,5 +1,5 @@
-/* Ranks on described machines: each rank's session is planned and predicted on a simulated device, and messages are
- * added by a latency-bandwidth model. docs/scaling.md has the formula.
+/* Ranks on described machines: each rank's session is planned and predicted on a simulated device, or on a device of
+ * this machine that was measured, and messages are added by a latency-bandwidth model. docs/scaling.md has the formula.
  *
  * An all-reduce of B bytes among n ranks takes the least of
  *   ⌈log2 n⌉ · (latency + B / rate)                  recursive doubling
@@ -8,19 +8,24 @@
 #include "ranks/nodes.h"
 
 #include "cli/term.h"
+#include "engine/speed_cache.h"
+#include "ranks/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT = 512, EXIT_NOTHING_FITS = 3 /* as tenon plan */ };
+enum { PROMPT = 512, NOTE = TN_NET_NOTE, EXIT_NOTHING_FITS = 3 /* as tenon plan */ };
 
 struct wire {
     double rate, latency; /* bytes per second, seconds */
 };
 struct machines {
     int nodes, devices; /* machines, and devices of each */
-    char device[256];   /* of sim: */
+    char device[256];   /* of sim:, or one of this machine */
+    bool local;         /* the latter */
+    bool pipelined;     /* ranks with whole layers take small micro-batches */
+    double prompt;      /* tokens; 0: a long prompt */
     struct wire link, net;
 };
 
@@ -52,7 +57,8 @@ static bool take_setting(const char *word, struct machines *m, bool *valid) {
     } settings[] = {{"link=", &m->link.rate},
                     {"link-latency=", &m->link.latency},
                     {"net=", &m->net.rate},
-                    {"latency=", &m->net.latency}};
+                    {"latency=", &m->net.latency},
+                    {"prompt=", &m->prompt}};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         const size_t length = strlen(settings[i].name);
         if (strncmp(word, settings[i].name, length) != 0) continue;
@@ -62,7 +68,8 @@ static bool take_setting(const char *word, struct machines *m, bool *valid) {
     return false;
 }
 
-/* "2x8x h200,link=450G; net=50G,latency=3us": machines × devices of each, a device of --device sim:, and wires. */
+/* "2x8x h200,link=450G; net=50G,latency=3us": machines × devices of each, a device of --device sim: or of this
+ * machine, and wires. */
 static int parse_nodes(const char *text, struct machines *m) {
     *m = (struct machines){.nodes = 1, .devices = 1, .link = {64e9, 3e-6}, .net = {12.5e9, 5e-6}};
     char *copy = strdup(text), *rest = NULL;
@@ -85,10 +92,13 @@ static int parse_nodes(const char *text, struct machines *m) {
         if (valid) snprintf(m->device + used, sizeof m->device - used, "%s%s", used ? "," : "", word);
     }
     free(copy);
+    tn_device *found;
+    m->local = valid && !strchr(m->device, ',') && tn_device_find(m->device, &found) == TN_OK;
+    tn_error_clear();
     if (valid && m->device[0] && (int64_t)m->nodes * m->devices <= TN_NET_RANKS_MOST) return EXIT_OK;
     return fail(
-        "--nodes takes [MACHINESx]DEVICESx DEVICE[,link=RATE,link-latency=TIME][; net=RATE,latency=TIME] with up "
-        "to %d devices, as in \"2x8x h200,link=450G; net=50G,latency=3us\", not \"%s\"",
+        "--nodes takes [MACHINESx]DEVICESx DEVICE[,link=RATE,link-latency=TIME][; net=RATE,latency=TIME,prompt=TOKENS] with "
+        "up to %d devices, as in \"2x8x h200,link=450G; net=50G,latency=3us\", not \"%s\"",
         TN_NET_RANKS_MOST, text);
 }
 
@@ -103,6 +113,11 @@ static double reduce_on(struct wire w, int n, double bytes) {
 static double reduce_time(const struct machines *m, int n, double bytes) {
     const int near = n < m->devices ? n : m->devices, far = (n + m->devices - 1) / m->devices;
     return reduce_on(m->link, near, bytes) + reduce_on(m->net, far, bytes);
+}
+/* Between two ranks, which are on different machines if `n` ranks are. */
+static double message_time(const struct machines *m, int n, double bytes) {
+    const struct wire w = n > m->devices ? m->net : m->link;
+    return n > 1 ? w.latency + bytes / w.rate : 0;
 }
 /* All messages of one state through the ranks. */
 static double pass_time(const struct machines *m, int n, double bytes) {
@@ -128,24 +143,27 @@ static tn_status plan_rank(const char *path, const struct machines *m, const tn_
     tn_session_plan *plan = NULL;
     tn_fit fit = {0};
     tn_session_speed speed = {0};
-    snprintf(device, sizeof device, "sim:%s,memory-only=1,name=node", m->device);
-    const tn_placement_override embedding = {"token_embd", "node"};
+    const int32_t prompt = m->prompt > 0 ? (int32_t)m->prompt : PROMPT;
+    const tn_placement_override embedding = {"token_embd", m->local ? m->device : "node"};
+    snprintf(device, sizeof device, m->local ? "%s" : "sim:%s,memory-only=1,name=node", m->device);
     mp.n_ranks = n;
     mp.rank = rank;
     mp.by_layers = by_layers;
     memset(p.devices, 0, sizeof p.devices);
     p.devices[0] = device;
+    if (m->local && strcmp(device, "cpu") != 0) p.devices[1] = "cpu";
+    if (m->pipelined && by_layers) p.n_ubatch = RANKS_PIPELINED_UBATCH;
     p.n_gpu_layers = INT32_MAX;
     p.overrides = &embedding;
     p.n_overrides = 1;
     tn_status status = tn_model_open(path, &mp, &model);
     if (status == TN_OK) status = tn_session_plan_new(model, &p, &plan);
     if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
-    if (status == TN_OK) status = tn_session_plan_predict(plan, &(tn_session_speed_params){.prompt = PROMPT}, &speed);
+    if (status == TN_OK) status = tn_session_plan_predict(plan, &(tn_session_speed_params){.prompt = prompt}, &speed);
     if (status == TN_OK) {
         const tn_fit_device *d = &fit.devices[0];
         const tn_session_params used = tn_session_plan_params(plan);
-        *figures = (struct rank_figures){.bytes = d->weights + d->cache + d->compute + d->scratch + d->own,
+        *figures = (struct rank_figures){.bytes = d->weights + d->mapped + d->cache + d->compute + d->scratch + d->own,
                                          .available = d->free,
                                          .prefill = speed.prefill_run.streams[0],
                                          .decode = speed.decode_run.streams[0],
@@ -182,25 +200,44 @@ static tn_status plan_split(const char *path, const struct machines *m, const tn
     s->fits = s->bytes <= s->available;
     if (by_layers) {
         const double all = whole->decode;
-        const double passed = n == 1 ? 0 : pass_time(m, n, state * seqs) + pass_time(m, 2, logits * seqs);
+        const double passed = n == 1 ? 0 : pass_time(m, n, state * seqs) + message_time(m, n, logits * seqs);
         const double message = n == 1 ? 0 : pass_time(m, n, state * rows) / (n - 1);
+        const double turn = fmax(fmax(slowest, whole->prefill * rows / whole->n_ubatch / n), message);
+        const double runs = m->prompt > 0 ? ceil(m->prompt / rows) : 0;
         s->decode = seqs / (all + passed);
         s->messages = passed / (all + passed);
-        s->prefill = rows / fmax(fmax(slowest, whole->prefill / n),
-                                 message); /* of a long prompt: every rank has a micro-batch */
+        /* Of a long prompt every rank has a micro-batch; of another one they begin and end one after the other. */
+        s->prefill = runs > 0 ? m->prompt / ((runs + n - 1) * turn) : rows / turn;
         return TN_OK;
     }
     const double step = fmax(fmax(first.decode, middle.decode), last.decode);
-    const double sums =
-        2.0 * info->n_layer * reduce_time(m, n, state * seqs) + (n > 1 ? pass_time(m, 2, logits * seqs) : 0);
+    const double note = message_time(m, n, NOTE);
+    const double sums = 2.0 * info->n_layer * reduce_time(m, n, state * seqs) +
+                        message_time(m, n, logits * seqs * (n - 1) / n) + note;
     s->decode = seqs / (step + sums);
     s->messages = sums / (step + sums);
-    s->prefill = rows / (slowest + 2.0 * info->n_layer * reduce_time(m, n, state * rows));
+    s->prefill = rows / (slowest + 2.0 * info->n_layer * reduce_time(m, n, state * rows) + note);
     return TN_OK;
 }
 
+/* The peaks of a local device are those of `tenon devices --measure`. Of described ones the messages run on the CPU,
+ * which the model of messages counts. */
+static int declare_peaks(const struct machines *m, int n_threads) {
+    tn_device *cpu, *device;
+    tn_device_speed speed;
+    if (m->local) speed_cache_load();
+    if (m->local && tn_device_find(m->device, &device) == TN_OK &&
+        tn_device_get_speed(device, tn_device_get_kind(device) == TN_DEVICE_CPU ? n_threads : 0, &speed) != TN_OK)
+        return fail("%s; run tenon devices --measure", tn_error());
+    if (m->local && strcmp(m->device, "cpu") == 0) return EXIT_OK;
+    const tn_device_speed host = tn_speed_from_rates(&(tn_device_rates){1e11, 1e12, 1e12, 1e12, 1e11, 1e-7});
+    if (tn_device_find("cpu", &cpu) != TN_OK || tn_device_set_speed(cpu, n_threads, &host) != TN_OK)
+        return fail("%s", tn_error());
+    return EXIT_OK;
+}
+
 int print_nodes_plan(const char *path, const char *nodes, const tn_model_params *model_params,
-                     const tn_session_params *params, FILE *out) {
+                     const tn_session_params *params, bool small_batches, FILE *out) {
     static const char *const names[] = {"row", "layer"};
     struct machines m;
     tn_model *model;
@@ -210,10 +247,8 @@ int print_nodes_plan(const char *path, const char *nodes, const tn_model_params 
     if (status != TN_OK) return fail_status(status, "%s", "");
     const tn_model_info info = tn_model_get_info(model);
     tn_model_close(model);
-    tn_device *cpu; /* runs the messages, which the model below counts */
-    const tn_device_speed host = tn_speed_from_rates(&(tn_device_rates){1e11, 1e12, 1e12, 1e12, 1e11, 1e-7});
-    if (tn_device_find("cpu", &cpu) != TN_OK || tn_device_set_speed(cpu, params->n_threads, &host) != TN_OK)
-        return fail("%s", tn_error());
+    if ((code = declare_peaks(&m, params->n_threads))) return code;
+    m.pipelined = small_batches && m.local && strcmp(m.device, "cpu") == 0;
     const int all = m.nodes * m.devices;
     char best[96] = "", bytes[HUMAN_SIZE], available[HUMAN_SIZE];
     double best_speed = 0;

@@ -55,13 +55,11 @@ static bool runs_on_cpu_only(const tn_session_params *params) {
 }
 
 void ranks_divide(const struct args *args, const tn_net *net, tn_session_params *params, tn_model_params *model) {
-    enum { PIPELINED_UBATCH = 64 };
     const size_t most = sizeof params->split / sizeof *params->split;
     if (!net) return;
     model->by_layers = ranks_by_layers(args, net);
-    /* Ranks wait less for each other with small micro-batches, which cost CPUs nothing. */
     if (model->by_layers && !args_given(args, "ubatch") && runs_on_cpu_only(params))
-        params->n_ubatch = PIPELINED_UBATCH;
+        params->n_ubatch = RANKS_PIPELINED_UBATCH;
     for (size_t i = 0; i < most; i++) model->shares[i] = params->split[i];
     memset(params->split, 0, sizeof params->split); /* of the devices of one rank */
 }

@@ -1,0 +1,105 @@
+#!/bin/bash
+# netns.sh BUILD MODEL COMMAND…: two machines of network namespaces, joined by a veth link that tbf shapes, with one rank of an
+# MPI job (Open MPI) in each. Needs root and iproute2. Latency is added by the delay transport, because many kernels lack netem.
+#
+#   bench/netns.sh build model.gguf link           time of sums between the ranks: what tenon plan needs of the link
+#   bench/netns.sh build model.gguf peaks          the speed of both machines, measured at the same time: they share one memory
+#   bench/netns.sh build model.gguf compare        measured and predicted speed of both splits, and of one rank
+#   bench/netns.sh build model.gguf run ARGUMENTS  tenon with these arguments, as two ranks
+#
+# RATE (bits per second for tc, 1gbit) and LATENCY (100us) describe the link. Peaks are kept in $XDG_CACHE_HOME.
+set -u
+build=$(realpath "${1:?folder of the build}") model=$(realpath "${2:?model}") command=${3:?command}
+shift 3
+rate=${RATE:-1gbit} latency=${LATENCY:-100us}
+work=$(mktemp -d)
+a=tna$$ b=tnb$$
+end() {
+    ip netns del $a 2> /dev/null
+    ip netns del $b 2> /dev/null
+    rm -rf "$work"
+}
+trap end EXIT
+export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$work/cache} OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+make_link() {
+    ip netns add $a && ip netns add $b && ip link add v0 netns $a type veth peer name v0 netns $b || exit 1
+    local n=1 space
+    for space in $a $b; do
+        ip -n $space addr add 10.77.0.$n/24 dev v0 && ip -n $space link set v0 up && ip -n $space link set lo up || exit 1
+        ip netns exec $space tc qdisc add dev v0 root tbf rate "$rate" burst 256kb latency 50ms || exit 1
+        n=2
+    done
+    # What mpirun starts instead of ssh: the command on the other machine.
+    printf '#!/bin/bash\nshift\nexec ip netns exec %s unshare --uts bash -c "hostname machine-b; $*"\n' $b > "$work/agent"
+    chmod +x "$work/agent"
+}
+
+two_ranks() { # program, arguments…
+    ip netns exec $a unshare --uts bash -c 'hostname machine-a; exec "$@"' - mpirun -n 2 --host 10.77.0.1:1,10.77.0.2:1 --bind-to none \
+        --mca plm_rsh_agent "$work/agent" --mca btl tcp,self --mca btl_tcp_if_include v0 --mca oob_tcp_if_include v0 \
+        -x XDG_CACHE_HOME "$@" 2> "$work/err" || { cat "$work/err" >&2; exit 1; }
+}
+
+# Latency in µs and bytes per second, from the sums of 4 bytes and of 4 MiB.
+measure_link() {
+    two_ranks "$build/bench/net" 2 "delay:$latency:mpi" > "$work/net.txt"
+    awk '$1 == 4 { a = $2 } $1 == 4194304 { printf "%.1f %.0f\n", a, $1 / (($2 - a) * 1e-6) }' "$work/net.txt"
+}
+
+measure_peaks() {
+    XDG_CACHE_HOME=$work/other "$build/bin/tenon" devices --measure -t 1 --device cpu > /dev/null 2>&1 &
+    "$build/bin/tenon" devices --measure -t 1 --device cpu 2> /dev/null | grep -v '^ *$'
+    wait
+}
+
+# A run of tenon bench: prompt and decode in tokens per second, in "$work/NAME.txt".
+bench() { # name, program and arguments…
+    local name=$1
+    shift
+    "$@" -r 1 -t 1 --json > "$work/$name.json" 2> "$work/err" || { cat "$work/err" >&2; exit 1; }
+    python3 -c "
+import json, sys
+text = open(sys.argv[1]).read()
+print(*[r['median'] for r in json.loads(text[text.index('{'):])['results']])" "$work/$name.json" >> "$work/$name.txt"
+}
+
+compare() {
+    local i link row layer
+    read -r -a link <<< "$(measure_link)"
+    echo "link $rate, $latency: ${link[0]} us and ${link[1]} bytes per second between the ranks"
+    plan() {
+        "$build/bin/tenon" plan "$model" -t 1 "$@" --nodes "2x1x cpu; net=${link[1]},latency=${link[0]}us,prompt=$prompt" 2>> "$work/err"
+    }
+    row=(-p 512 -n 32) layer=(-p 2048 -n 32 -c 4096 -b 2048)
+    for ((i = 0; i < ${REPEAT:-3}; i++)); do
+        bench one "$build/bin/tenon" bench "$model" "${layer[@]}"
+        bench layer two_ranks "$build/bin/tenon" bench "$model" "${layer[@]}" --nodes-split layer --net "delay:$latency:mpi"
+        bench row two_ranks "$build/bin/tenon" bench "$model" "${row[@]}" --nodes-split row --net "delay:$latency:mpi"
+    done
+    prompt=512 plan -c 1024 | awk '$2 == "row" { print $(NF - 2), $(NF - 1) }' > "$work/row.plan"
+    prompt=2048 plan -c 4096 -b 2048 | awk '$2 == "layer" { print $(NF - 2), $(NF - 1) }' > "$work/layer.plan"
+    prompt=2048 plan -c 4096 -b 2048 | awk '$1 == 1 { print $(NF - 2), $(NF - 1) }' > "$work/one.plan"
+    python3 - "$work" << 'END'
+import statistics, sys
+def rows(name):
+    return [list(map(float, line.split())) for line in open(f'{sys.argv[1]}/{name}')]
+base = None
+for name in 'one', 'row', 'layer':
+    runs = rows(name + '.txt')
+    for i, what in enumerate(('prompt', 'decode')):
+        measured, predicted = statistics.median(r[i] for r in runs), rows(name + '.plan')[0][i]
+        base = base or measured
+        note = f', {measured / base:.2f} of one rank' if (name, what) == ('layer', 'prompt') else ''
+        print(f'{name:6} {what:7} measured {measured:7.1f} predicted {predicted:7.1f} tokens/s, {measured / predicted - 1:+.1%}{note}'
+              f'   ({", ".join(f"{r[i]:.1f}" for r in runs)})')
+END
+}
+
+case $command in
+link) make_link && { measure_link; cat "$work/net.txt"; } ;;
+peaks) measure_peaks ;;
+compare) make_link && compare ;;
+run) make_link && two_ranks "$build/bin/tenon" "$@" ;;
+*) echo "unknown command $command"; exit 2 ;;
+esac
