@@ -1,4 +1,15 @@
-# The MPI transport: libtenon_net-mpi.so, built where an MPI compiler is found and left out elsewhere.
+# Transports that are loaded at run time. NCCL's looks for NCCL and the CUDA driver when it is loaded.
+add_library(tenon_net_nccl MODULE src/net/nccl/nccl_net.c src/net/nccl/nccl_library.c)
+set_target_properties(tenon_net_nccl PROPERTIES OUTPUT_NAME tenon_net-nccl PREFIX lib)
+target_include_directories(tenon_net_nccl PRIVATE include)
+target_link_libraries(tenon_net_nccl PRIVATE tenon_flags tenon ${CMAKE_DL_LIBS})
+find_package(Threads REQUIRED)
+target_link_libraries(tenon_net_nccl PRIVATE Threads::Threads)
+
+# libtenon_net-mpi.so is built where an MPI compiler is found and left out elsewhere.
+if(NOT TENON_MPI)
+  return()
+endif()
 find_package(MPI QUIET COMPONENTS C)
 if(NOT MPI_C_FOUND OR TENON_SANITIZE)
   message(STATUS "MPI transport: left out (no MPI compiler, or a sanitizer build)")

@@ -5,7 +5,6 @@
 #include <time.h>
 
 typedef struct delay_net {
-    tn_net *inner;
     uint64_t latency;
     double rate;
 } delay_net;
@@ -29,46 +28,39 @@ static int rounds(const tn_net *net) {
 }
 
 static tn_status delay_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
-    const delay_net *d = net->impl;
-    TN_TRY(d->inner->ops->all_reduce(d->inner, in, out, n));
+    TN_TRY(net->inner->ops->all_reduce(net->inner, in, out, n));
     hold(net, rounds(net), n * sizeof *in);
     return TN_OK;
 }
 static tn_status delay_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
-    const delay_net *d = net->impl;
     size_t others = 0;
     for (int r = 0; r < net->size; r++) others += r == net->rank ? 0 : sizes[r];
-    TN_TRY(d->inner->ops->all_gather(d->inner, part, sizes, out));
+    TN_TRY(net->inner->ops->all_gather(net->inner, part, sizes, out));
     hold(net, net->size > 1, others);
     return TN_OK;
 }
 static tn_status delay_broadcast(tn_net *net, int root, void *data, size_t size, bool idle) {
-    const delay_net *d = net->impl;
-    TN_TRY(d->inner->ops->broadcast(d->inner, root, data, size, idle));
+    TN_TRY(net->inner->ops->broadcast(net->inner, root, data, size, idle));
     if (net->rank != root) hold(net, 1, size);
     return TN_OK;
 }
 static tn_status delay_send(tn_net *net, int to, const void *data, size_t size) {
-    const delay_net *d = net->impl;
-    return d->inner->ops->send(d->inner, to, data, size);
+    return net->inner->ops->send(net->inner, to, data, size);
 }
 static tn_status delay_receive(tn_net *net, int from, void *data, size_t size, bool idle) {
-    const delay_net *d = net->impl;
-    TN_TRY(d->inner->ops->receive(d->inner, from, data, size, idle));
+    TN_TRY(net->inner->ops->receive(net->inner, from, data, size, idle));
     hold(net, 1, size);
     return TN_OK;
 }
 static void delay_abort(tn_net *net, tn_status status, const char *text) {
-    tn_net_abort(((const delay_net *)net->impl)->inner, status, text);
+    tn_net_abort(net->inner, status, text);
 }
-static size_t delay_bytes(const tn_net *net) { return tn_net_bytes(((const delay_net *)net->impl)->inner); }
+static size_t delay_bytes(const tn_net *net) { return tn_net_bytes(net->inner); }
 static void delay_free(tn_net *net) {
-    delay_net *d = net->impl;
-    tn_net_free(d->inner);
-    tn_free(d);
+    tn_free(net->impl);
 }
 
-tn_status tn__net_delay_open(tn_net *inner, uint64_t latency_ns, double rate, tn_net *net) {
+tn_status tn__net_delay_open(uint64_t latency_ns, double rate, tn_net *net) {
     static const tn_net_ops ops = {.free = delay_free,
                                    .all_reduce = delay_all_reduce,
                                    .all_gather = delay_all_gather,
@@ -79,11 +71,11 @@ tn_status tn__net_delay_open(tn_net *inner, uint64_t latency_ns, double rate, tn
                                    .bytes = delay_bytes};
     delay_net *d = tn_calloc(1, sizeof *d);
     if (!d) return TN_E_NOMEM;
-    *d = (delay_net){inner, latency_ns, rate};
+    *d = (delay_net){latency_ns, rate};
     net->impl = d;
     net->ops = &ops;
     net->name = "delay";
-    net->rank = inner->rank;
-    net->size = inner->size;
+    net->rank = net->inner->rank;
+    net->size = net->inner->size;
     return TN_OK;
 }

@@ -38,8 +38,8 @@ tn_status tn__net_module_open(const char *name, const tn_net_params *params, tn_
     void *module = load_module(name, path, sizeof path);
     if (!module)
         return tn_fail(TN_E_NOT_FOUND,
-                       "the transport '%s' is not there: %s; it is built where its library is installed (for MPI: "
-                       "libopenmpi-dev or libmpich-dev)",
+                       "the transport '%s' is not there: %s; MPI's is built where libopenmpi-dev or libmpich-dev is "
+                       "installed",
                        name, dlerror());
     tn_net_entry_fn entry;
     void *symbol = dlsym(module, TN_NET_ENTRY_NAME);
@@ -86,16 +86,22 @@ static tn_status open_delayed(const char *spec, const tn_net_params *params, tn_
         (comma && !parse_delay_rate(comma + 1, (size_t)(colon - comma - 1), &rate)))
         return tn_fail(TN_E_SYNTAX,
                        "a delayed transport is delay:LATENCY[,RATE]:TRANSPORT, as in delay:100us,1G:mpi");
-    tn_net *inner;
-    TN_TRY(tn_net_open(colon + 1, params, &inner));
-    tn_status status = tn__net_delay_open(inner, latency, rate, net);
-    if (status != TN_OK) tn_net_free(inner);
-    return status;
+    TN_TRY(tn_net_open(colon + 1, params, &net->inner));
+    return tn__net_delay_open(latency, rate, net);
+}
+
+/* "shm:5" after "nccl:". */
+static tn_status open_nccl(const char *spec, const tn_net_params *params, tn_net *net) {
+    TN_TRY(tn_net_open(spec, params, &net->inner));
+    net->rank = net->inner->rank;
+    net->size = net->inner->size;
+    return tn__net_module_open("nccl", params, net);
 }
 
 static tn_status open_transport(const char *spec, const tn_net_params *params, tn_net *net) {
     if (strncmp(spec, "delay:", 6) == 0) return open_delayed(spec + 6, params, net);
     if (strcmp(spec, "mpi") == 0) return tn__net_module_open("mpi", params, net);
+    if (strncmp(spec, "nccl:", 5) == 0) return open_nccl(spec + 5, params, net);
     if (strncmp(spec, "shm:", 4) == 0) {
         char *end;
         const long fd = strtol(spec + 4, &end, 10);
@@ -103,8 +109,14 @@ static tn_status open_transport(const char *spec, const tn_net_params *params, t
             return tn_fail(TN_E_SYNTAX, "'%s': shm:FD names an open file descriptor", spec);
         return tn__net_shm_open((int)fd, params, net);
     }
-    return tn_fail(TN_E_NOT_FOUND, "there is no transport '%s' (there are: shm:FD, mpi, delay:LATENCY[,RATE]:SPEC)",
+    return tn_fail(TN_E_NOT_FOUND, "there is no transport '%s' (there are: shm:FD, mpi, nccl:SPEC, delay:LATENCY[,RATE]:SPEC)",
                    spec);
+}
+
+static void free_transport(tn_net *net) {
+    if (net->ops) net->ops->free(net);
+    tn_net_free(net->inner);
+    tn_free(net);
 }
 
 tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **out) {
@@ -121,8 +133,7 @@ tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **ou
         status = tn_fail(TN_E_INVALID, "rank %d of %d: there may be 1 to %d ranks", net->rank, net->size,
                          TN_NET_RANKS_MOST);
     if (status != TN_OK) {
-        if (net->ops) net->ops->free(net);
-        tn_free(net);
+        free_transport(net);
         return status;
     }
     *out = net;
@@ -130,9 +141,7 @@ tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **ou
 }
 
 void tn_net_free(tn_net *net) {
-    if (!net) return;
-    net->ops->free(net);
-    tn_free(net);
+    if (net) free_transport(net);
 }
 
 int tn_net_rank(const tn_net *net) { return net ? net->rank : 0; }

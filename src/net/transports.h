@@ -4,11 +4,10 @@
 
 #include "tenon/net/net_impl.h"
 
-/* Each fills `net`, which has been cleared. */
+/* Each fills `net`, which has been cleared but for `inner`. */
 tn_status tn__net_shm_open(int fd, const tn_net_params *params, tn_net *net);
-/* `inner` belongs to the new transport; each message takes latency_ns and its bytes at `rate` per second (0: no
- * limit) longer. */
-tn_status tn__net_delay_open(tn_net *inner, uint64_t latency_ns, double rate, tn_net *net);
+/* Each message of net->inner takes latency_ns and its bytes at `rate` per second (0: no limit) longer. */
+tn_status tn__net_delay_open(uint64_t latency_ns, double rate, tn_net *net);
 tn_status tn__net_module_open(const char *name, const tn_net_params *params, tn_net *net);
 
 #endif

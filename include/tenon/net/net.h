@@ -26,7 +26,8 @@ typedef struct tn_net_params {
 /* Opens a transport by its specification:
  *   "shm:FD"      memory between processes of this machine, made by tn_net_shm_new and inherited
  *   "mpi"         MPI, through a module that is loaded; rank and number of ranks are MPI's
- *   "nccl"        refused: graphs of GPUs exchange through the host
+ *   "nccl:SPEC"   large sums through the GPUs of the ranks with NCCL, a module that is loaded; all else through another
+ *                 transport
  *   "delay:LATENCY[,RATE]:SPEC"  another transport whose messages arrive later, e.g. "delay:100us,1G:shm:5"
  * TN_E_NOT_FOUND: there is no such transport or module. */
 TN_API tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **net) TN_MUST_CHECK;

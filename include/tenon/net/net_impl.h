@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a structure below changes. A module with another number is not loaded. */
-enum { TN_NET_INTERFACE = 1 };
+enum { TN_NET_INTERFACE = 2 };
 
 typedef struct tn_net_ops {
     void (*free)(tn_net *net);
@@ -29,11 +29,12 @@ struct tn_net {
     int rank, size;
     uint32_t timeout_ms;
     void *impl;
+    tn_net *inner; /* that this transport uses for what it does not do itself; freed after it, may be NULL */
     tn_status status; /* the first failure */
     char error[512];
 };
 
-/* The entry point of a loadable transport, libtenon_net-NAME.so. `open` fills `net`, which the library has cleared;
+/* The entry point of a loadable transport, libtenon_net-NAME.so. `open` fills `net`, which the library has cleared but for `inner`;
  * rank and size may come from the launcher. */
 typedef struct tn_net_module {
     uint32_t interface; /* TN_NET_INTERFACE it was built with */

@@ -26,19 +26,18 @@ static bool is_head(const tn_model *m, const tn__weight *w) {
            (!m->w.output && w->tensor == m->w.tok_embd);
 }
 
-/* Contiguous layers with bytes by their shares; what follows the last layer counts for the last rank. */
+/* Contiguous layers with bytes by their shares. What is before and after them does not count: the embedding of the
+ * first rank and the output matrix of the last are about as large, and a prompt's micro-batches use neither. */
 static tn_status cut_layers(tn_model *m) {
     tn__division *d = &m->division;
     const int32_t n = m->h.n_layer;
-    double *bytes = tn_calloc((size_t)n + 1, sizeof *bytes), all = 0, done = 0;
+    double *bytes = tn_calloc((size_t)n + 1, sizeof *bytes), all = 0, done = 0; /* one more is looked at */
     if (!bytes) return TN_E_NOMEM;
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
-        if (w->ignored) continue;
-        if (w->layer >= 0 && w->layer < n) bytes[w->layer] += (double)w->size;
-        if (is_head(m, w)) bytes[n] += (double)w->size;
+        if (!w->ignored && w->layer >= 0 && w->layer < n) bytes[w->layer] += (double)w->size;
     }
-    for (int32_t i = 0; i <= n; i++) all += bytes[i];
+    for (int32_t i = 0; i < n; i++) all += bytes[i];
     int32_t begin = 0;
     for (int r = 0; r < d->n_ranks; r++) {
         int32_t end = begin;

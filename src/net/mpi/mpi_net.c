@@ -2,10 +2,14 @@
  *
  * Every call is non-blocking inside and is polled with the timeout, so that a rank that stalls ends the job. Sums are
  * formed in the order of ranks, small ones by every rank, of large ones a slice by each: MPI_Allreduce may give ranks
- * different last bits, and a MoE router would then choose other experts. */
+ * different last bits, and a MoE router would then choose other experts.
+ *
+ * MPI moves messages while it is called. While messages are under way and the rank computes, a thread calls it; a lock
+ * lets one thread in at a time. */
 #include "tenon/net/net_impl.h"
 
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +32,10 @@ typedef struct mpi_net {
     MPI_Request requests[SENDS];
     size_t message_bytes;
     uint32_t n_sent;
+    pthread_mutex_t lock; /* of all calls of MPI, and of `requests` */
+    pthread_cond_t wake;
+    pthread_t mover;
+    bool moves, stopping;
 } mpi_net;
 
 static tn_status check_call(int code, const char *what) {
@@ -37,13 +45,40 @@ static tn_status check_call(int code, const char *what) {
     MPI_Error_string(code, text, &length);
     return tn_fail(TN_E_DEVICE_LOST, "%s: %s", what, text);
 }
-#define MPI_TRY(call) TN_TRY(check_call((call), #call))
+static int unlock_after(mpi_net *m, int code) {
+    pthread_mutex_unlock(&m->lock);
+    return code;
+}
+#define LOCKED(m, call) (pthread_mutex_lock(&(m)->lock), unlock_after((m), (call)))
+#define MPI_TRY(m, call) TN_TRY(check_call(LOCKED(m, call), #call))
+
+/* Completes messages under way while the rank computes. A failure shows at the next message. */
+static void *move_messages(void *user) {
+    mpi_net *m = user;
+    pthread_mutex_lock(&m->lock);
+    while (!m->stopping) {
+        int left = 0, done = 0;
+        for (int i = 0; i < SENDS; i++)
+            if (m->requests[i] != MPI_REQUEST_NULL && MPI_Test(&m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS)
+                left += !done;
+        if (!left) {
+            pthread_cond_wait(&m->wake, &m->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&m->lock);
+        nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+        pthread_mutex_lock(&m->lock);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
 
 /* Until the request is complete. */
 static tn_status finish_request(const tn_net *net, MPI_Request *request, const char *what, bool idle) {
+    mpi_net *m = net->impl;
     const uint64_t begin = tn_time_ns();
     for (int done = 0;;) {
-        MPI_TRY(MPI_Test(request, &done, MPI_STATUS_IGNORE));
+        MPI_TRY(m, MPI_Test(request, &done, MPI_STATUS_IGNORE));
         if (done) return TN_OK;
         const uint64_t waited = tn_time_ns() - begin;
         if (!idle && waited > (uint64_t)net->timeout_ms * 1000000)
@@ -57,9 +92,9 @@ static tn_status finish_request(const tn_net *net, MPI_Request *request, const c
 }
 
 static tn_status reduce_gathered(tn_net *net, const float *in, float *out, int n) {
-    const mpi_net *m = net->impl;
+    mpi_net *m = net->impl;
     MPI_Request request;
-    MPI_TRY(MPI_Iallgather(in, n, MPI_FLOAT, m->parts, n, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    MPI_TRY(m, MPI_Iallgather(in, n, MPI_FLOAT, m->parts, n, MPI_FLOAT, MPI_COMM_WORLD, &request));
     TN_TRY(finish_request(net, &request, "all-reduce", false));
     for (int i = 0; i < n; i++) {
         float sum = m->parts[i];
@@ -70,10 +105,11 @@ static tn_status reduce_gathered(tn_net *net, const float *in, float *out, int n
 }
 
 static tn_status mpi_broadcast(tn_net *net, int root, void *data, size_t size, bool idle) {
+    mpi_net *m = net->impl;
     for (size_t begin = 0; begin < size; begin += PIECE) {
         const size_t count = size - begin < PIECE ? size - begin : PIECE;
         MPI_Request request;
-        MPI_TRY(MPI_Ibcast((char *)data + begin, (int)count, MPI_BYTE, root, MPI_COMM_WORLD, &request));
+        MPI_TRY(m, MPI_Ibcast((char *)data + begin, (int)count, MPI_BYTE, root, MPI_COMM_WORLD, &request));
         TN_TRY(finish_request(net, &request, "broadcast", idle && net->rank != root));
     }
     return TN_OK;
@@ -81,7 +117,7 @@ static tn_status mpi_broadcast(tn_net *net, int root, void *data, size_t size, b
 
 /* Every rank adds its slice of all parts, then all slices are gathered: no wire carries more than twice the bytes. */
 static tn_status reduce_sliced(tn_net *net, const float *in, float *out, size_t n) {
-    const mpi_net *m = net->impl;
+    mpi_net *m = net->impl;
     int counts[TN_NET_RANKS_MOST] = {0}, starts[TN_NET_RANKS_MOST], own[TN_NET_RANKS_MOST], at[TN_NET_RANKS_MOST];
     for (int r = 0; r < net->size; r++) {
         starts[r] = (int)(n * (size_t)r / (size_t)net->size);
@@ -93,12 +129,12 @@ static tn_status reduce_sliced(tn_net *net, const float *in, float *out, size_t 
         at[r] = r * mine;
     }
     MPI_Request request;
-    MPI_TRY(MPI_Ialltoallv(in, counts, starts, MPI_FLOAT, m->parts, own, at, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    MPI_TRY(m, MPI_Ialltoallv(in, counts, starts, MPI_FLOAT, m->parts, own, at, MPI_FLOAT, MPI_COMM_WORLD, &request));
     TN_TRY(finish_request(net, &request, "all-reduce", false));
     float *sum = m->parts;
     for (int r = 1; r < net->size; r++)
         for (int i = 0; i < mine; i++) sum[i] += m->parts[(size_t)r * (size_t)mine + (size_t)i];
-    MPI_TRY(MPI_Iallgatherv(sum, mine, MPI_FLOAT, out, counts, starts, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    MPI_TRY(m, MPI_Iallgatherv(sum, mine, MPI_FLOAT, out, counts, starts, MPI_FLOAT, MPI_COMM_WORLD, &request));
     return finish_request(net, &request, "all-reduce", false);
 }
 
@@ -111,6 +147,7 @@ static tn_status mpi_all_reduce(tn_net *net, const float *in, float *out, size_t
 }
 
 static tn_status mpi_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+    mpi_net *m = net->impl;
     int counts[TN_NET_RANKS_MOST], starts[TN_NET_RANKS_MOST];
     size_t at = 0;
     for (int r = 0; r < net->size; at += sizes[r++]) {
@@ -120,8 +157,7 @@ static tn_status mpi_all_gather(tn_net *net, const void *part, const size_t *siz
         starts[r] = (int)at;
     }
     MPI_Request request;
-    MPI_TRY(
-        MPI_Iallgatherv(part, counts[net->rank], MPI_BYTE, out, counts, starts, MPI_BYTE, MPI_COMM_WORLD, &request));
+    MPI_TRY(m, MPI_Iallgatherv(part, counts[net->rank], MPI_BYTE, out, counts, starts, MPI_BYTE, MPI_COMM_WORLD, &request));
     return finish_request(net, &request, "all-gather", false);
 }
 
@@ -130,19 +166,20 @@ static tn_status mpi_send(tn_net *net, int to, const void *data, size_t size) {
     for (size_t begin = 0; begin < size; begin += m->message_bytes) {
         const size_t count = size - begin < m->message_bytes ? size - begin : m->message_bytes;
         const uint32_t i = m->n_sent++ % SENDS;
-        if (m->requests[i] != MPI_REQUEST_NULL) TN_TRY(finish_request(net, &m->requests[i], "send", false));
+        TN_TRY(finish_request(net, &m->requests[i], "send", false)); /* at once if there is none */
         memcpy(m->messages[i], (const char *)data + begin, count);
-        MPI_TRY(MPI_Isend(m->messages[i], (int)count, MPI_BYTE, to, 0, MPI_COMM_WORLD, &m->requests[i]));
+        MPI_TRY(m, MPI_Isend(m->messages[i], (int)count, MPI_BYTE, to, 0, MPI_COMM_WORLD, &m->requests[i]));
+        pthread_cond_signal(&m->wake);
     }
     return TN_OK;
 }
 
 static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, bool idle) {
-    const mpi_net *m = net->impl;
+    mpi_net *m = net->impl;
     for (size_t begin = 0; begin < size; begin += m->message_bytes) {
         const size_t count = size - begin < m->message_bytes ? size - begin : m->message_bytes;
         MPI_Request request;
-        MPI_TRY(MPI_Irecv((char *)data + begin, (int)count, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request));
+        MPI_TRY(m, MPI_Irecv((char *)data + begin, (int)count, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request));
         TN_TRY(finish_request(net, &request, "receive", idle));
     }
     return TN_OK;
@@ -161,12 +198,21 @@ static size_t mpi_bytes(const tn_net *net) {
 
 static void mpi_free(tn_net *net) {
     mpi_net *m = net->impl;
+    if (m->moves) {
+        pthread_mutex_lock(&m->lock);
+        m->stopping = true;
+        pthread_cond_signal(&m->wake);
+        pthread_mutex_unlock(&m->lock);
+        pthread_join(m->mover, NULL);
+    }
     for (int i = 0; i < SENDS; i++) {
-        if (net->status == TN_OK && m->requests[i] != MPI_REQUEST_NULL)
+        if (net->status == TN_OK)
             (void)finish_request(net, &m->requests[i], "send", false);
         tn_free(m->messages[i]);
     }
     if (m->finalizes && net->status == TN_OK) MPI_Finalize();
+    pthread_mutex_destroy(&m->lock);
+    pthread_cond_destroy(&m->wake);
     tn_free(m->parts);
     tn_free(m);
 }
@@ -187,10 +233,10 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     net->ops = &ops;
     net->name = "mpi";
     for (int i = 0; i < SENDS; i++) m->requests[i] = MPI_REQUEST_NULL;
-    MPI_TRY(MPI_Initialized(&ready));
+    MPI_TRY(m, MPI_Initialized(&ready));
     if (!ready) {
         /* Calls come from the threads of a session, one at a time. */
-        MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
+        MPI_TRY(m, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
         m->finalizes = true;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -201,7 +247,10 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     m->message_bytes = params->message_bytes ? params->message_bytes : (size_t)1 << 20;
     m->parts = tn_calloc((size_t)net->size, SLICE);
     for (int i = 0; i < SENDS; i++) m->messages[i] = tn_malloc(m->message_bytes);
-    return m->parts && m->messages[0] && m->messages[SENDS - 1] ? TN_OK : TN_E_NOMEM;
+    if (!m->parts || !m->messages[0] || !m->messages[SENDS - 1]) return TN_E_NOMEM;
+    MPI_TRY(m, MPI_Query_thread(&level));
+    m->moves = level >= MPI_THREAD_SERIALIZED && pthread_create(&m->mover, NULL, move_messages, m) == 0;
+    return TN_OK;
 }
 
 TN_API tn_status tn_net_entry(tn_net_module *module);

@@ -328,9 +328,11 @@ static int run_plan(const struct args *args) {
     }
     s.params.embeddings = args_flag(args, "embeddings");
     const tn_model_params model_params = model_params_from(args);
-    if (args_text(args, "nodes"))
+    if (args_text(args, "nodes")) {
+        speed_cache_load();
         return print_nodes_plan(s.path, args_text(args, "nodes"), &model_params, &s.params,
                                 !args_given(args, "ubatch"), stdout);
+    }
     tn_status status = tn_model_open(s.path, &model_params, &s.model);
     if (status != TN_OK) return fail_status(status, "%s", "");
     if ((status = adapters_open(args, s.model, &s.params, &s.adapters)) != TN_OK) {

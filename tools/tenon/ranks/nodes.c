@@ -8,7 +8,6 @@
 #include "ranks/nodes.h"
 
 #include "cli/term.h"
-#include "engine/speed_cache.h"
 #include "ranks/ranks.h"
 
 #include <math.h>
@@ -220,12 +219,11 @@ static tn_status plan_split(const char *path, const struct machines *m, const tn
     return TN_OK;
 }
 
-/* The peaks of a local device are those of `tenon devices --measure`. Of described ones the messages run on the CPU,
+/* A local device has the peaks of `tenon devices --measure`, which the caller has loaded. Of described ones the messages run on the CPU,
  * which the model of messages counts. */
 static int declare_peaks(const struct machines *m, int n_threads) {
     tn_device *cpu, *device;
     tn_device_speed speed;
-    if (m->local) speed_cache_load();
     if (m->local && tn_device_find(m->device, &device) == TN_OK &&
         tn_device_get_speed(device, tn_device_get_kind(device) == TN_DEVICE_CPU ? n_threads : 0, &speed) != TN_OK)
         return fail("%s; run tenon devices --measure", tn_error());
