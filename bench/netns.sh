@@ -48,8 +48,8 @@ measure_link() {
 }
 
 measure_peaks() {
-    XDG_CACHE_HOME=$work/other "$build/bin/tenon" devices --measure -t 1 --device cpu > /dev/null 2>&1 &
-    "$build/bin/tenon" devices --measure -t 1 --device cpu 2> /dev/null | grep -v '^ *$'
+    XDG_CACHE_HOME=$work/other taskset -c 1 "$build/bin/tenon" devices --measure -t 1 --device cpu > /dev/null 2>&1 &
+    taskset -c 0 "$build/bin/tenon" devices --measure -t 1 --device cpu 2> /dev/null | grep -v '^ *$'
     wait
 }
 

@@ -51,6 +51,20 @@ foreach(kind RANGE 1 4)
 endforeach()
 target_compile_definitions(test_registry PRIVATE TENON_TEST_MODULES="${CMAKE_BINARY_DIR}/tests/modules")
 
+# Stand-ins for NCCL and the CUDA driver, under the names that the transport looks for.
+foreach(name nccl cuda)
+  add_library(fake_${name} MODULE tests/modules/fake_nccl.c)
+  set_target_properties(fake_${name} PROPERTIES PREFIX lib OUTPUT_NAME ${name} C_VISIBILITY_PRESET default
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/fake_nccl)
+  target_compile_definitions(fake_${name} PRIVATE _GNU_SOURCE)
+  add_dependencies(test_nccl fake_${name})
+endforeach()
+set_target_properties(fake_nccl PROPERTIES SUFFIX .so.2)
+set_target_properties(fake_cuda PROPERTIES SUFFIX .so.1)
+add_dependencies(test_nccl tenon_net_nccl)
+set_target_properties(test_nccl PROPERTIES ENABLE_EXPORTS ON)
+set_property(TEST test_nccl APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/tests/fake_nccl")
+
 if(TARGET test_cli)
   target_link_libraries(test_cli PRIVATE tenon_frame)
 endif()

@@ -6,6 +6,7 @@
  *     FAULT_SPACE=N      after N bytes written to regular files the disk is full
  *     FAULT_CLOCK=1      the wall clock jumps by hours, back and forth; the monotonic clock sometimes leaps forward
  *     FAULT_TRACE=1      prints the stack of the failing allocation and of a crash on standard error
+ *     FAULT_VERSION=1    the library says that it is another version
  *     FAULT_COUNT=FILE   writes the number of allocations to FILE at the end
  *
  * It allocates nothing itself. */
@@ -168,4 +169,12 @@ time_t time(time_t *out) {
     clock_gettime(CLOCK_REALTIME, &t);
     if (out) *out = t.tv_sec;
     return t.tv_sec;
+}
+
+/* Of libtenon. */
+const char *tn_version(void) {
+    const char *(*real)(void) = NULL;
+    void *symbol = dlsym(RTLD_NEXT, "tn_version");
+    memcpy(&real, &symbol, sizeof real);
+    return getenv("FAULT_VERSION") || !real ? "0.0.0-other" : real();
 }

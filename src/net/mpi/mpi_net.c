@@ -5,15 +5,18 @@
  * different last bits, and a MoE router would then choose other experts.
  *
  * MPI moves messages while it is called. While messages are under way and the rank computes, a thread calls it; a lock
- * lets one thread in at a time. */
+ * lets one thread in at a time. The same thread sends the heartbeat of rank 0, without which ranks that wait for a note
+ * could not tell a rank 0 that has nothing to do from one that is stopped or cut off. */
 #include "tenon/net/net_impl.h"
 
 #include <mpi.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     GATHERED = 16 << 10,   /* bytes of a part up to which sums are formed by every rank */
@@ -21,7 +24,11 @@ enum {
     PIECE = 1 << 28,       /* bytes of one call, whose count is an int */
     SENDS = 8,             /* messages of a rank that may be under way */
     POLL_NS = 1000 * 1000, /* then waiting sleeps between polls */
-    NAP_NS = 50 * 1000
+    NAP_NS = 50 * 1000,
+    TAG_MESSAGE = 0,
+    TAG_BEAT = 1,
+    BEATS_PER_TIMEOUT = 4,
+    ABORT_SECONDS = 1 /* for the launcher to end this rank; then it ends by itself */
 };
 
 typedef struct mpi_net {
@@ -36,6 +43,9 @@ typedef struct mpi_net {
     pthread_cond_t wake;
     pthread_t mover;
     bool moves, stopping;
+    uint64_t beat_ns; /* between heartbeats */
+    char beat;
+    MPI_Request beats[TN_NET_RANKS_MOST];
 } mpi_net;
 
 static tn_status check_call(int code, const char *what) {
@@ -52,36 +62,68 @@ static int unlock_after(mpi_net *m, int code) {
 #define LOCKED(m, call) (pthread_mutex_lock(&(m)->lock), unlock_after((m), (call)))
 #define MPI_TRY(m, call) TN_TRY(check_call(LOCKED(m, call), #call))
 
+/* The previous beat of a rank that does not take it stays under way; there is no other one then. */
+static void send_beats(const tn_net *net) {
+    mpi_net *m = net->impl;
+    for (int r = 1; r < net->size; r++) {
+        int done = 1;
+        if (MPI_Test(&m->beats[r], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+            (void)MPI_Isend(&m->beat, 1, MPI_BYTE, r, TAG_BEAT, MPI_COMM_WORLD, &m->beats[r]);
+    }
+}
+
 /* Completes messages under way while the rank computes. A failure shows at the next message. */
 static void *move_messages(void *user) {
-    mpi_net *m = user;
+    const tn_net *net = user;
+    mpi_net *m = net->impl;
+    uint64_t beaten = 0;
     pthread_mutex_lock(&m->lock);
     while (!m->stopping) {
         int left = 0, done = 0;
-        for (int i = 0; i < SENDS; i++)
-            if (m->requests[i] != MPI_REQUEST_NULL && MPI_Test(&m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS)
-                left += !done;
-        if (!left) {
-            pthread_cond_wait(&m->wake, &m->lock);
-            continue;
+        const uint64_t now = tn_time_ns();
+        if (net->rank == 0 && now - beaten >= m->beat_ns) {
+            send_beats(net);
+            beaten = now;
         }
-        pthread_mutex_unlock(&m->lock);
-        nanosleep(&(struct timespec){0, NAP_NS}, NULL);
-        pthread_mutex_lock(&m->lock);
+        for (int i = 0; i < SENDS; i++)
+            if (m->requests[i] != MPI_REQUEST_NULL &&
+                MPI_Test(&m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS)
+                left += !done;
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        const uint64_t ns = (uint64_t)until.tv_nsec + (left ? NAP_NS : m->beat_ns);
+        until.tv_sec += (time_t)(ns / 1000000000);
+        until.tv_nsec = (long)(ns % 1000000000);
+        (void)pthread_cond_timedwait(&m->wake, &m->lock, &until);
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;
 }
 
-/* Until the request is complete. */
+/* Takes the heartbeats that have arrived; *heard is the time of the last one. */
+static tn_status take_beats(const tn_net *net, uint64_t *heard) {
+    mpi_net *m = net->impl;
+    for (int there = 1; there;) {
+        char beat;
+        MPI_TRY(m, MPI_Iprobe(0, TAG_BEAT, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE));
+        if (!there) break;
+        MPI_TRY(m, MPI_Recv(&beat, 1, MPI_BYTE, 0, TAG_BEAT, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        *heard = tn_time_ns();
+    }
+    return TN_OK;
+}
+
+/* Until the request is complete; if `idle`, for any time while rank 0's heart beats. */
 static tn_status finish_request(const tn_net *net, MPI_Request *request, const char *what, bool idle) {
     mpi_net *m = net->impl;
     const uint64_t begin = tn_time_ns();
+    uint64_t heard = begin;
     for (int done = 0;;) {
         MPI_TRY(m, MPI_Test(request, &done, MPI_STATUS_IGNORE));
         if (done) return TN_OK;
         const uint64_t waited = tn_time_ns() - begin;
-        if (!idle && waited > (uint64_t)net->timeout_ms * 1000000)
+        if (idle && waited > POLL_NS) TN_TRY(take_beats(net, &heard));
+        if (begin + waited - heard > (uint64_t)net->timeout_ms * 1000000)
             return tn_fail(TN_E_DEVICE_LOST, "rank %d of %d: %s: the other ranks have not answered for %u ms",
                            net->rank, net->size, what, net->timeout_ms);
         if (waited > POLL_NS)
@@ -168,7 +210,7 @@ static tn_status mpi_send(tn_net *net, int to, const void *data, size_t size) {
         const uint32_t i = m->n_sent++ % SENDS;
         TN_TRY(finish_request(net, &m->requests[i], "send", false)); /* at once if there is none */
         memcpy(m->messages[i], (const char *)data + begin, count);
-        MPI_TRY(m, MPI_Isend(m->messages[i], (int)count, MPI_BYTE, to, 0, MPI_COMM_WORLD, &m->requests[i]));
+        MPI_TRY(m, MPI_Isend(m->messages[i], (int)count, MPI_BYTE, to, TAG_MESSAGE, MPI_COMM_WORLD, &m->requests[i]));
         pthread_cond_signal(&m->wake);
     }
     return TN_OK;
@@ -179,16 +221,27 @@ static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, boo
     for (size_t begin = 0; begin < size; begin += m->message_bytes) {
         const size_t count = size - begin < m->message_bytes ? size - begin : m->message_bytes;
         MPI_Request request;
-        MPI_TRY(m, MPI_Irecv((char *)data + begin, (int)count, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request));
+        MPI_TRY(m, MPI_Irecv((char *)data + begin, (int)count, MPI_BYTE, from, TAG_MESSAGE, MPI_COMM_WORLD, &request));
         TN_TRY(finish_request(net, &request, "receive", idle));
     }
     return TN_OK;
 }
 
-/* MPI has no other way to reach ranks that wait in a call: the launcher ends them. */
+/* MPI has no other way to reach ranks that wait in a call: the launcher ends them. Where it does not, because it is cut
+ * off, this rank ends by itself, and the others after their timeout. */
+static void end_job(int status) {
+    signal(SIGALRM, SIG_DFL);
+    alarm(ABORT_SECONDS);
+    MPI_Abort(MPI_COMM_WORLD, status);
+}
 static void mpi_abort(tn_net *net, tn_status status, const char *text) {
+    mpi_net *m = net->impl;
     fprintf(stderr, "rank %d of %d: %s\n", net->rank, net->size, text);
-    MPI_Abort(MPI_COMM_WORLD, (int)status);
+    pthread_mutex_lock(&m->lock); /* no beats */
+    m->stopping = true;
+    pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->lock);
+    if (net->rank != 0) end_job((int)status); /* rank 0 answers requests before it ends the job (mpi_free) */
 }
 
 static size_t mpi_bytes(const tn_net *net) {
@@ -210,7 +263,12 @@ static void mpi_free(tn_net *net) {
             (void)finish_request(net, &m->requests[i], "send", false);
         tn_free(m->messages[i]);
     }
+    for (int r = 1; r < net->size && net->rank == 0 && net->status == TN_OK; r++)
+        (void)finish_request(net, &m->beats[r], "heartbeat", false);
+    uint64_t heard;
+    if (net->rank != 0 && net->status == TN_OK) (void)take_beats(net, &heard);
     if (m->finalizes && net->status == TN_OK) MPI_Finalize();
+    if (net->status != TN_OK) end_job((int)net->status);
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->wake);
     tn_free(m->parts);
@@ -233,6 +291,8 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     net->ops = &ops;
     net->name = "mpi";
     for (int i = 0; i < SENDS; i++) m->requests[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < TN_NET_RANKS_MOST; i++) m->beats[i] = MPI_REQUEST_NULL;
+    m->beat_ns = (uint64_t)net->timeout_ms * 1000000 / BEATS_PER_TIMEOUT;
     MPI_TRY(m, MPI_Initialized(&ready));
     if (!ready) {
         /* Calls come from the threads of a session, one at a time. */
@@ -249,7 +309,7 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     for (int i = 0; i < SENDS; i++) m->messages[i] = tn_malloc(m->message_bytes);
     if (!m->parts || !m->messages[0] || !m->messages[SENDS - 1]) return TN_E_NOMEM;
     MPI_TRY(m, MPI_Query_thread(&level));
-    m->moves = level >= MPI_THREAD_SERIALIZED && pthread_create(&m->mover, NULL, move_messages, m) == 0;
+    m->moves = level >= MPI_THREAD_SERIALIZED && pthread_create(&m->mover, NULL, move_messages, net) == 0;
     return TN_OK;
 }
 
