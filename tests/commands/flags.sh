@@ -24,6 +24,11 @@ check "a longer context than trained" 0 'longer than the 512' "$tenon" run -c 10
 check "a GPU that is not there" 1 'main-gpu 7' "$tenon" run -sm none -mg 7
 check "an unknown division" 2 'none layer row tensor' "$tenon" run -sm column
 
+check "a chat template of an unknown name" 2 'takes Jinja or one of:.* chatml .*; not "nonsense"' "$tenon" chat -m "$here/../../models/tales.gguf" --chat-template nonsense "Hi"
+check "a file as a chat template" 2 'chat-template-file reads a template from /etc/passwd' "$tenon" serve --port 0 --chat-template /etc/passwd
+check "a model to serve that is not there" 1 'To download it from Hugging Face: -hf owner/repo$' timeout 10 "$tenon" serve --port 0 owner/repo
+grep -q listening "$work/out" && failed "a model that is not there is found before the server listens"
+
 # "Did you mean" names only near options that exist.
 check "no near option" 2 '^tenon: unknown option --no-xyzw$' "$tenon" run --no-xyzw
 check "a near option" 2 'did you mean --no-mmap' "$tenon" run --no-mmpa
@@ -57,6 +62,10 @@ release
 hold --no-mmap
 same "--no-mmap maps nothing" 0 "$(grep -c tales.gguf "/proc/$pid/maps")"
 release
+LLAMA_ARG_NO_MMAP=1 hold
+same "LLAMA_ARG_NO_MMAP maps nothing" 0 "$(grep -c tales.gguf "/proc/$pid/maps")"
+release
+LLAMA_ARG_NO_JINJA=1 check "LLAMA_ARG_NO_ of what is always on" 0 'note: LLAMA_ARG_NO_JINJA has no effect' "$tenon" run -n 1
 hold --mlock
 if ! grep -q 'cannot be locked' "$work/err"; then
     [ "$(locked $pid)" -gt 9000 ] || failed "--mlock locks only $(locked $pid) KiB"

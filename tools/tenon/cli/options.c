@@ -272,6 +272,12 @@ static void env_visit(void *user, const struct option_group *group, const struct
     if (!option->env || pass->failed) return;
     pass->count++;
     if (pass->count_only) return;
+    char off[64];
+    if (option->kind == OPTION_FLAG && peer_variable_off(option->env, off) && getenv(off)) {
+        const char *source = args_keep(pass->args, off, strlen(off));
+        pass->failed = !source || !add_entry(pass->args, option, "off", source);
+        return;
+    }
     for (const char *name = option->env; *name;) {
         size_t n = strcspn(name, " ");
         char variable[64];

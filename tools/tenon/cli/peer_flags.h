@@ -40,6 +40,9 @@ const struct peer_flag *peer_flag_find(const char *word, size_t length);
 /* Handles argv[*at], which the command's own tables lack, and moves *at to its last word. Returns 0, or an exit code
  * after a message; -1 where llama.cpp has no such option either. `*instead` is set for FLAG_COMMAND. */
 int peer_option(const struct args *args, int argc, char **argv, int *at, const char **instead);
+/* The variable that turns a flag off in llama.cpp, LLAMA_ARG_NO_X for the LLAMA_ARG_X of a list; false: there is
+ * none. */
+bool peer_variable_off(const char *list, char name[64]);
 /* Notes and refusals for variables in the environment that the command's options do not read. */
 int peer_variables(const struct args *args);
 /* docs/flags.md, or the same rows separated by tabs. */

@@ -109,10 +109,27 @@ static bool is_off(const char *text) {
     return has_word(words, text, strlen(text));
 }
 
+bool peer_variable_off(const char *list, char name[64]) {
+    static const char prefix[] = "LLAMA_ARG_";
+    const char *begin = list ? strstr(list, prefix) : NULL;
+    if (!begin) return false;
+    begin += strlen(prefix);
+    return snprintf(name, 64, "%sNO_%.*s", prefix, (int)strcspn(begin, " "), begin) < 64;
+}
+
+/* LLAMA_ARG_NO_X turns off what is off or always on here. */
+static void note_variable_off(const struct args *args, const struct peer_flag *f) {
+    char name[64];
+    if (f->takes == TAKES_ONE || !peer_variable_off(f->variable, name) || !getenv(name)) return;
+    if (peer_outcome(args->command, f) == OUTCOME_NOTED)
+        note_flag(name, (int)strlen(name), "has no effect: %s", f->text);
+}
+
 int peer_variables(const struct args *args) {
     if (!command_has_option(args->command, "--ctx")) return 0;
     for (const struct peer_flag *f = peer_flags; f->names; f++) {
         const char *text = f->variable ? getenv(f->variable) : NULL;
+        note_variable_off(args, f);
         if (!text || !*text || (f->takes != TAKES_ONE && is_off(text))) continue;
         const enum flag_outcome outcome = peer_outcome(args->command, f);
         if (outcome == OUTCOME_REFUSED) return fail_usage(args, "%s is not supported: %s", f->variable, f->text);

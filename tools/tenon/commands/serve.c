@@ -6,6 +6,7 @@
 #include "engine/budget_options.h"
 #include "engine/context_shift.h"
 #include "engine/load_options.h"
+#include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/serving_params.h"
 #include "engine/speed_cache.h"
@@ -25,6 +26,7 @@
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 struct serve_watch {
     struct server *server;
@@ -113,6 +115,11 @@ static int find_models(struct server *server, const struct args *args) {
     }
     const char *path = find_model(args, buffer, sizeof buffer);
     if (!path) return EXIT_ERROR;
+    if (access(path, F_OK) != 0) {
+        fail("%s: %m", path);
+        advise_download(path);
+        return EXIT_ERROR;
+    }
     return models_add(server, path, alias) ? EXIT_OK : fail_status(TN_E_NOMEM, "server");
 }
 

@@ -151,8 +151,7 @@ static int plan_and_make(const struct args *args, const char *path, const tn_ses
     return status == TN_OK ? code : fail_status(status, "%s", path);
 }
 
-/* Says how to get a model whose name is that of a repository or of another program's model. */
-static void advise_download(const char *path) {
+void advise_download(const char *path) {
     static const char *const hosts[] = {"https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/"};
     const size_t length = strlen(path);
     if (access(path, F_OK) == 0 || (length > 5 && strcmp(path + length - 5, ".gguf") == 0)) return;

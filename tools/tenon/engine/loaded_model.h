@@ -17,6 +17,9 @@ struct loaded_model {
     size_t planned_bytes;         /* on all devices, from the plan that was made before the session */
 };
 
+/* Says on standard error how to get a model that is not there, where its name is that of a repository or of another
+ * program's model. */
+void advise_download(const char *path);
 /* Opens the model, plans its memory and makes a session, with a progress bar. Where the context is left open, a line
  * on standard error says which one was chosen. Prints a message and returns an exit code on failure; `loaded` is
  * empty then. */

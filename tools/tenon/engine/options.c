@@ -261,8 +261,18 @@ static const struct option template_table[] = {
 };
 const struct option_group template_options = {"Chat template", template_table};
 
+/* A text without a brace is a name: as a template it would say the same whatever the messages are. */
+static int fail_template_name(const struct args *args, const char *name) {
+    if (access(name, F_OK) == 0) return fail_usage(args, "--chat-template-file reads a template from %s", name);
+    char names[1024] = "";
+    for (size_t i = 0, n = 0; tn_chat_template_name(i) && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, " %s", tn_chat_template_name(i));
+    return fail_usage(args, "--chat-template takes Jinja or one of:%s; not \"%s\"", names, name);
+}
+
 int read_chat_template(const struct args *args, char **text) {
     const char *name = args_text(args, "chat-template"), *source = name ? tn_chat_template_by_name(name) : NULL;
+    if (name && *name && !source && !strchr(name, '{')) return fail_template_name(args, name);
     if (!source || args_text(args, "chat-template-file"))
         return read_text_option(args, "chat-template", "chat-template-file", text);
     *text = strdup(source);
