@@ -5,14 +5,18 @@
  *   quick  transformers partitions the scores of all columns, the masked ones too, around the k-th: its choice
  * depends on the number of tokens after the query
  *
- * Both orders are repeated here, so that everything else about a model can be compared with them. */
+ * Both orders are repeated here, so that everything else about a model can be compared with them. Only the choice
+ * among equal scores is the reference's: the scores that it selects must be those that the library has selected. */
 #include "ties.h"
 
 #include "tenon/tensor.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MOST_SELECTED = 512 };
 
 typedef struct scored {
     float score;
@@ -107,6 +111,36 @@ static void *data_of(const tn_tensor *t) {
     return data;
 }
 
+static int by_score(const void *a, const void *b) {
+    const scored *x = a, *y = b;
+    return (x->score < y->score) - (x->score > y->score);
+}
+/* The scores of n different positions in falling order. */
+static bool scores_at(const scored *all, int32_t count, const int32_t *positions, int32_t n, scored *out) {
+    for (int32_t i = 0; i < n; i++) {
+        int32_t at = 0;
+        while (at < count && all[at].position != positions[i]) at++;
+        for (int32_t j = 0; j < i; j++)
+            if (positions[j] == positions[i]) return false;
+        if (at == count) return false;
+        out[i] = all[at];
+    }
+    qsort(out, (size_t)n, sizeof *out, by_score);
+    return true;
+}
+/* Whether two selections of n positions differ in nothing but the choice among equal scores. The library adds in
+ * another order, so that scores count as equal that differ by rounding. */
+static bool same_scores(const scored *all, int32_t count, const int32_t *a, const int32_t *b, int32_t n) {
+    scored of_a[MOST_SELECTED], of_b[MOST_SELECTED];
+    float largest = 0, worst = 0;
+    if (!scores_at(all, count, a, n, of_a) || !scores_at(all, count, b, n, of_b)) return false;
+    for (int32_t i = 0; i < n; i++) {
+        largest = fmaxf(largest, fabsf(of_a[i].score));
+        worst = fmaxf(worst, fabsf(of_a[i].score - of_b[i].score));
+    }
+    return worst <= 1e-5F * largest;
+}
+
 typedef struct sources {
     float *q, *keys, *weights;
     int32_t *q_pos, *pages;
@@ -123,12 +157,15 @@ static float score_of(const tn_tensor *node, const sources *s, int64_t token, in
     }
     return sum;
 }
-static void select_for(const tn_tensor *node, const sources *s, const zoo_ties *ties, int64_t token, scored *all,
+/* `out` holds the library's selection, and then the reference's. */
+static bool select_for(const tn_tensor *node, const sources *s, const zoo_ties *ties, int64_t token, scored *all,
                        int32_t *out) {
     const tn_tensor *pages = node->src[TN_SELECT_PAGES];
     const int32_t sequence = s->q_pos[2 * token + 1];
     const int32_t *row = s->pages + 4 * (int64_t)(sequence < 0 ? 0 : sequence) * pages->ne[1];
-    int32_t n = 0, k = node->params.select.k, kept = 0;
+    int32_t own[MOST_SELECTED], n = 0, k = node->params.select.k, kept = 0, had = 0;
+    if (k > MOST_SELECTED) return false;
+    for (; had < k && out[had] >= 0; had++) own[had] = out[had];
     for (int32_t i = 0; sequence >= 0 && i < row[0]; i++)
         for (int32_t o = 0; o < row[4 + 4 * i + 1]; o++) {
             const int32_t position = row[4 + 4 * i + 2] + o;
@@ -144,7 +181,10 @@ static void select_for(const tn_tensor *node, const sources *s, const zoo_ties *
         select_by_quick(all, n, k);
     for (int32_t i = 0; i < k; i++)
         if (all[i].position < INT32_MAX) out[kept++] = all[i].position;
-    while (kept < node->params.select.k) out[kept++] = -1;
+    for (int32_t i = kept; i < node->params.select.k; i++) out[i] = -1;
+    const bool same = kept == had && same_scores(all, n, own, out, kept);
+    if (!same) fprintf(stderr, "the library does not select the highest scores\n");
+    return same;
 }
 
 bool zoo_replace_ties(void *user, tn_tensor *node, bool ask) {
@@ -159,10 +199,10 @@ bool zoo_replace_ties(void *user, tn_tensor *node, bool ask) {
                  .q_pos = data_of(node->src[TN_SELECT_Q_POS]),
                  .pages = data_of(node->src[TN_SELECT_PAGES])};
     scored *all = malloc(((size_t)cells + (size_t)ties->columns + 1) * sizeof *all);
-    int32_t *out = malloc(tn_nbytes(node) + 1);
+    int32_t *out = data_of(node);
     bool done = s.q && s.keys && s.weights && s.q_pos && s.pages && all && out;
     for (int64_t token = 0; token < node->ne[1] && done; token++)
-        select_for(node, &s, ties, token, all, out + token * node->ne[0]);
+        done = select_for(node, &s, ties, token, all, out + token * node->ne[0]);
     done = done && tn_tensor_set(node, out) == TN_OK;
     free(s.q), free(s.keys), free(s.weights), free(s.q_pos), free(s.pages), free(all), free(out);
     return done;
