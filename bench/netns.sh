@@ -13,33 +13,15 @@ build=$(realpath "${1:?folder of the build}") model=$(realpath "${2:?model}") co
 shift 3
 rate=${RATE:-1gbit} latency=${LATENCY:-100us}
 work=$(mktemp -d)
-a=tna$$ b=tnb$$
+. "$(dirname "$0")/../tests/support/machines.sh"
 end() {
-    ip netns del $a 2> /dev/null
-    ip netns del $b 2> /dev/null
+    machines_end
     rm -rf "$work"
 }
 trap end EXIT
-export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$work/cache} OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$work/cache}
 
-make_link() {
-    ip netns add $a && ip netns add $b && ip link add v0 netns $a type veth peer name v0 netns $b || exit 1
-    local n=1 space
-    for space in $a $b; do
-        ip -n $space addr add 10.77.0.$n/24 dev v0 && ip -n $space link set v0 up && ip -n $space link set lo up || exit 1
-        ip netns exec $space tc qdisc add dev v0 root tbf rate "$rate" burst 256kb latency 50ms || exit 1
-        n=2
-    done
-    # What mpirun starts instead of ssh: the command on the other machine.
-    printf '#!/bin/bash\nshift\nexec ip netns exec %s unshare --uts bash -c "hostname machine-b; $*"\n' $b > "$work/agent"
-    chmod +x "$work/agent"
-}
-
-two_ranks() { # program, arguments…
-    ip netns exec $a unshare --uts bash -c 'hostname machine-a; exec "$@"' - mpirun -n 2 --host 10.77.0.1:1,10.77.0.2:1 --bind-to none \
-        --mca plm_rsh_agent "$work/agent" --mca btl tcp,self --mca btl_tcp_if_include v0 --mca oob_tcp_if_include v0 \
-        -x XDG_CACHE_HOME "$@" 2> "$work/err" || { cat "$work/err" >&2; exit 1; }
-}
+two_ranks() { (machines_run "$@" 2> "$work/err") || { cat "$work/err" >&2; exit 1; }; }
 
 # Latency in µs and bytes per second, from the least times of sums of 4 bytes and of 4 MiB.
 measure_link() {
@@ -97,9 +79,9 @@ END
 }
 
 case $command in
-link) make_link && { measure_link; cat "$work/net.txt"; } ;;
+link) machines_make "$rate" && { measure_link; cat "$work/net.txt"; } ;;
 peaks) measure_peaks ;;
-compare) make_link && compare ;;
-run) make_link && two_ranks "$build/bin/tenon" "$@" ;;
+compare) machines_make "$rate" && compare ;;
+run) machines_make "$rate" && two_ranks "$build/bin/tenon" "$@" ;;
 *) echo "unknown command $command"; exit 2 ;;
 esac

@@ -1,10 +1,10 @@
 #!/bin/bash
 # run.sh BUILD [PART…]: the tenon program with injected faults. It must always end by itself with a documented exit code,
-# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server tiers ranks replicas.
+# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server tiers ranks machines replicas.
 set -u
 build=$(cd "$1" && pwd)
 shift
-parts=${*:-memory device exact reads full kill change clock server tiers ranks replicas}
+parts=${*:-memory device exact reads full kill change clock server tiers ranks machines replicas}
 tenon=$build/bin/tenon
 preload=$build/tests/libfault_preload.so
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,6 +14,7 @@ mounted=
 cleanup() {
     [ -z "$server_pid" ] || kill -KILL "$server_pid" 2> /dev/null
     [ -z "$mounted" ] || umount "$mounted"
+    [ -z "${machines_agent:-}" ] || machines_end
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -106,6 +107,11 @@ expect_clean_failure() { # description
 part_ranks() {
     # shellcheck source=tests/fault/ranks.sh
     . "$here/ranks.sh"
+}
+
+part_machines() {
+    # shellcheck source=tests/fault/machines.sh
+    . "$here/machines.sh"
 }
 
 part_replicas() {

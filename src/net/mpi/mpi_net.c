@@ -227,6 +227,45 @@ static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, boo
     return TN_OK;
 }
 
+/* Beginning and ending a job wait for all ranks, without a timeout: this process ends if they take too long. */
+typedef struct mpi_watch {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    pthread_t thread;
+    bool runs, done;
+    uint32_t timeout_ms;
+    const char *what;
+} mpi_watch;
+
+static void *watch_call(void *user) {
+    mpi_watch *w = user;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    const uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)w->timeout_ms * 1000000;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    pthread_mutex_lock(&w->lock);
+    while (!w->done)
+        if (pthread_cond_timedwait(&w->ended, &w->lock, &until) != 0 && !w->done) {
+            fprintf(stderr, "%s: the other ranks have not answered for %u ms\n", w->what, w->timeout_ms);
+            _exit(1);
+        }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+static void begin_watch(mpi_watch *w, const tn_net *net, const char *what) {
+    *w = (mpi_watch){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, .timeout_ms = net->timeout_ms, .what = what};
+    w->runs = pthread_create(&w->thread, NULL, watch_call, w) == 0;
+}
+static void end_watch(mpi_watch *w) {
+    if (!w->runs) return;
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    pthread_cond_signal(&w->ended);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+}
+
 /* MPI has no other way to reach ranks that wait in a call: the launcher ends them. Where it does not, because it is cut
  * off, this rank ends by itself, and the others after their timeout. */
 static void end_job(int status) {
@@ -267,7 +306,12 @@ static void mpi_free(tn_net *net) {
         (void)finish_request(net, &m->beats[r], "heartbeat", false);
     uint64_t heard;
     if (net->rank != 0 && net->status == TN_OK) (void)take_beats(net, &heard);
-    if (m->finalizes && net->status == TN_OK) MPI_Finalize();
+    if (m->finalizes && net->status == TN_OK) {
+        mpi_watch watch;
+        begin_watch(&watch, net, "MPI_Finalize");
+        MPI_Finalize();
+        end_watch(&watch);
+    }
     if (net->status != TN_OK) end_job((int)net->status);
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->wake);
@@ -296,7 +340,11 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     MPI_TRY(m, MPI_Initialized(&ready));
     if (!ready) {
         /* Calls come from the threads of a session, one at a time. */
-        MPI_TRY(m, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
+        mpi_watch watch;
+        begin_watch(&watch, net, "MPI_Init");
+        const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+        end_watch(&watch);
+        TN_TRY(check_call(code, "MPI_Init_thread"));
         m->finalizes = true;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
