@@ -86,13 +86,17 @@ static tn_status open_delayed(const char *spec, const tn_net_params *params, tn_
         (comma && !parse_delay_rate(comma + 1, (size_t)(colon - comma - 1), &rate)))
         return tn_fail(TN_E_SYNTAX,
                        "a delayed transport is delay:LATENCY[,RATE]:TRANSPORT, as in delay:100us,1G:mpi");
-    TN_TRY(tn_net_open(colon + 1, params, &net->inner));
+    tn_net_params inner = *params;
+    inner.type = TN_NET_F32;
+    TN_TRY(tn_net_open(colon + 1, &inner, &net->inner));
     return tn__net_delay_open(latency, rate, net);
 }
 
 /* "shm:5" after "nccl:". */
 static tn_status open_nccl(const char *spec, const tn_net_params *params, tn_net *net) {
-    TN_TRY(tn_net_open(spec, params, &net->inner));
+    tn_net_params inner = *params;
+    inner.type = TN_NET_F32;
+    TN_TRY(tn_net_open(spec, &inner, &net->inner));
     net->rank = net->inner->rank;
     net->size = net->inner->size;
     return tn__net_module_open("nccl", params, net);
@@ -116,6 +120,7 @@ static tn_status open_transport(const char *spec, const tn_net_params *params, t
 static void free_transport(tn_net *net) {
     if (net->ops) net->ops->free(net);
     tn_net_free(net->inner);
+    tn_free(net->coded);
     tn_free(net);
 }
 
@@ -132,6 +137,7 @@ tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **ou
         (net->size < 1 || net->size > TN_NET_RANKS_MOST || net->rank < 0 || net->rank >= net->size))
         status = tn_fail(TN_E_INVALID, "rank %d of %d: there may be 1 to %d ranks", net->rank, net->size,
                          TN_NET_RANKS_MOST);
+    if (status == TN_OK) status = tn__coded_begin(net, params->type);
     if (status != TN_OK) {
         free_transport(net);
         return status;
@@ -147,7 +153,10 @@ void tn_net_free(tn_net *net) {
 int tn_net_rank(const tn_net *net) { return net ? net->rank : 0; }
 int tn_net_size(const tn_net *net) { return net ? net->size : 1; }
 const char *tn_net_name(const tn_net *net) { return net ? net->name : ""; }
-size_t tn_net_bytes(const tn_net *net) { return net && net->ops->bytes ? net->ops->bytes(net) : 0; }
+tn_net_type tn_net_get_type(const tn_net *net) { return net ? net->type : TN_NET_F32; }
+size_t tn_net_bytes(const tn_net *net) {
+    return net && net->ops->bytes ? net->ops->bytes(net) + tn__coded_bytes(net) : 0;
+}
 
 tn_status tn_net_status(const tn_net *net) {
     return !net || net->status == TN_OK ? TN_OK : tn_fail(net->status, "%s", net->error);
@@ -171,7 +180,7 @@ static tn_status finish(tn_net *net, tn_status status) {
     } while (0)
 
 tn_status tn_net_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
-    CHECKED(net, net->ops->all_reduce(net, in, out, n));
+    CHECKED(net, net->coded ? tn__coded_reduce(net, in, out, n) : net->ops->all_reduce(net, in, out, n));
 }
 tn_status tn_net_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
     CHECKED(net, net->ops->all_gather(net, part, sizes, out));
@@ -198,6 +207,16 @@ tn_status tn_net_send(tn_net *net, int to, const void *data, size_t size) {
 tn_status tn_net_receive(tn_net *net, int from, void *data, size_t size) {
     if (net) TN_TRY(check_peer(net, from));
     CHECKED(net, net->ops->receive(net, from, data, size, false));
+}
+tn_status tn_net_send_floats(tn_net *net, int to, const float *values, size_t n) {
+    if (!net || !net->coded) return tn_net_send(net, to, values, n * sizeof *values);
+    TN_TRY(check_peer(net, to));
+    CHECKED(net, tn__coded_send(net, to, values, n));
+}
+tn_status tn_net_receive_floats(tn_net *net, int from, float *values, size_t n) {
+    if (!net || !net->coded) return tn_net_receive(net, from, values, n * sizeof *values);
+    TN_TRY(check_peer(net, from));
+    CHECKED(net, tn__coded_receive(net, from, values, n));
 }
 tn_status tn_net_wait(tn_net *net, int from, void *data, size_t size) {
     if (net) TN_TRY(check_peer(net, from));

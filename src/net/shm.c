@@ -470,7 +470,8 @@ tn_status tn_net_threads(const tn_net_params *params, tn_net **nets) {
         tn_net *net = nets[r] = tn_calloc(1, sizeof *net);
         if (net) *net = (tn_net){.rank = r, .size = params->n_ranks, .timeout_ms = params->timeout_ms};
         if (net && !net->timeout_ms) net->timeout_ms = 30000;
-        if (net && join(g, "threads", net) == TN_OK) continue;
+        if (net && tn__coded_begin(net, params->type) == TN_OK && join(g, "threads", net) == TN_OK) continue;
+        if (net) tn_free(net->coded);
         if (net) tn_free(net); /* threads join without locks: only memory was missing */
         nets[r] = NULL;
         atomic_store(&g->leavers, (uint32_t)(params->n_ranks - r));

@@ -16,6 +16,14 @@ for several in "--ranks 2" "--ranks 3" "--ranks 2 --net delay:20us,10G:shm" "--r
     [ "$(grep text <<< "$got")" = "$one" ] || failed "$several: another text than one rank's"
     fits "$got" || failed "$several: other memory is used than was planned"
 done
+for type in bf16 q8; do
+    got=$(text --ranks 2 --net-type $type)
+    [ -n "$(grep text <<< "$got")" ] || failed "--net-type $type: $(cat "$work/err")"
+    fits "$got" || failed "--net-type $type: other memory is used than was planned"
+    # One rank has all layers but the last: what travels is the state of the tokens.
+    [ -n "$(text --ranks 2 --nodes-split layer --net-type $type | grep text)" ] || failed "--net-type $type by layers"
+done
+check "another type of messages" 2 "net-type" "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --net-type f8
 got=$(text --split-mode row --device "sim:64M,name=ra" --device "sim:64M,name=rb" --device "sim:64M,name=rc")
 [ "$(grep text <<< "$got")" = "$one" ] || failed "--split-mode row: another text"
 if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
@@ -25,6 +33,7 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
 fi
 check "an unknown transport" 1 "no transport 'pigeons'" "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --net pigeons
 check "a missing model" 1 "missing.gguf" "$tenon" run "$work/missing.gguf" -p x -n 1 --ranks 2
+check "a plan of this machine's CPU, not measured" 1 "tenon devices --measure" env XDG_CACHE_HOME="$work" "$tenon" plan "$model" -c 128 --nodes "2x1x cpu; net=125M,latency=100us,prompt=100"
 check "a plan of machines" 0 "Fastest decode that fits: 1 rank" "$tenon" plan "$model" -c 128 --nodes "2x2x h200,link=450G; net=1M,latency=1s"
 check "ranks that pay" 0 "Fastest decode that fits: 2 ranks, --nodes-split row" "$tenon" plan "$model" -c 128 --nodes "2x 8G,read=1M,f16=1G,f32=1G,i8=1G,link=450G,link-latency=1ns"
 check "nothing fits" 3 "Nothing fits" "$tenon" plan "$model" -c 128 --nodes "2x 300K,read=1M,f16=1G,f32=1G,i8=1G"

@@ -17,10 +17,15 @@ enum { TN_NET_RANKS_MOST = 64 };
 
 typedef struct tn_net tn_net;
 
+/* How the numbers of sums and of tn_net_send_floats travel: bf16 takes half the bytes of f32, q8 (blocks of 32 with one
+ * scale) little more than a quarter. Results are rounded accordingly, and the same on all ranks. */
+typedef enum tn_net_type { TN_NET_F32, TN_NET_BF16, TN_NET_Q8 } tn_net_type;
+
 typedef struct tn_net_params {
     int rank, n_ranks;
     uint32_t timeout_ms;  /* 0: 30 seconds */
     size_t message_bytes; /* largest message of tn_net_send that is buffered, four per pair of ranks; 0: 1 MiB */
+    tn_net_type type;     /* the same on all ranks */
 } tn_net_params;
 
 /* Opens a transport by its specification:
@@ -40,11 +45,12 @@ TN_API tn_status tn_net_shm_new(const tn_net_params *params, int *fd) TN_MUST_CH
 TN_API int tn_net_rank(const tn_net *net);
 TN_API int tn_net_size(const tn_net *net);
 TN_API const char *tn_net_name(const tn_net *net);
+TN_API tn_net_type tn_net_get_type(const tn_net *net);
 TN_API size_t tn_net_bytes(const tn_net *net); /* memory of its buffers that a run may touch */
 /* The first failure, or TN_OK; sets the message. */
 TN_API tn_status tn_net_status(const tn_net *net) TN_MUST_CHECK;
 
-/* out[i] = Σ over ranks of in[i], added in the order of ranks: all ranks get the same bits. in == out is allowed. */
+/* out[i] = Σ over ranks of in[i] in the transport's type, added in the order of ranks: all ranks get the same bits. in == out is allowed. */
 TN_API tn_status tn_net_all_reduce(tn_net *net, const float *in, float *out, size_t n) TN_MUST_CHECK;
 /* The parts of all ranks in their order; sizes[r] bytes are rank r's. */
 TN_API tn_status tn_net_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) TN_MUST_CHECK;
@@ -59,6 +65,9 @@ TN_API tn_status tn_net_send(tn_net *net, int to, const void *data, size_t size)
 TN_API tn_status tn_net_receive(tn_net *net, int from, void *data, size_t size) TN_MUST_CHECK;
 /* The same as tn_net_receive, for any time as long as rank 0 lives. */
 TN_API tn_status tn_net_wait(tn_net *net, int from, void *data, size_t size) TN_MUST_CHECK;
+/* Messages of numbers, in the transport's type. */
+TN_API tn_status tn_net_send_floats(tn_net *net, int to, const float *values, size_t n) TN_MUST_CHECK;
+TN_API tn_status tn_net_receive_floats(tn_net *net, int from, float *values, size_t n) TN_MUST_CHECK;
 /* Breaks the transport on all ranks; they report the text. */
 TN_API void tn_net_abort(tn_net *net, tn_status status, const char *text);
 

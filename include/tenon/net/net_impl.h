@@ -30,6 +30,8 @@ struct tn_net {
     uint32_t timeout_ms;
     void *impl;
     tn_net *inner; /* that this transport uses for what it does not do itself; freed after it, may be NULL */
+    tn_net_type type; /* of sums and states, which the library encodes */
+    char *coded;      /* its buffer; NULL: f32 */
     tn_status status; /* the first failure */
     char error[512];
 };

@@ -40,7 +40,8 @@ static uint64_t hash_session(const tn_session_plan *p) {
                              s->cache_k,
                              s->cache_v,
                              p->model->division.n_ranks,
-                             p->model->division.by_layers};
+                             p->model->division.by_layers,
+                             tn_net_get_type(p->model->division.net)};
     uint64_t h = tn__hash_bytes(facts, sizeof facts, 0);
     h = tn__hash_bytes(p->model->division.shares, sizeof p->model->division.shares, h);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) h = tn__hash_combine(h, (uint64_t)p->kv.groups[g].n_pages);

@@ -76,13 +76,13 @@ tn_status tn__divide_layers(tn_model *m) {
 static void run_send(const tn_custom_job *job) {
     const tn__division *d = job->user;
     const tn_tensor *x = job->result->src[0];
-    if (job->ith == 0) (void)!tn_net_send(d->net, (d->rank + 1) % d->n_ranks, x->data, tn_nbytes(x));
+    if (job->ith == 0) (void)!tn_net_send_floats(d->net, (d->rank + 1) % d->n_ranks, x->data, (size_t)tn_nelements(x));
 }
 static void run_receive(const tn_custom_job *job) {
     const tn__division *d = job->user;
     if (job->ith == 0)
-        (void)!tn_net_receive(d->net, (d->rank + d->n_ranks - 1) % d->n_ranks, job->result->data,
-                              tn_nbytes(job->result));
+        (void)!tn_net_receive_floats(d->net, (d->rank + d->n_ranks - 1) % d->n_ranks, job->result->data,
+                                     (size_t)tn_nelements(job->result));
 }
 
 tn_tensor *tn__receive_state(const tn__builder *b, tn_tensor *after, int64_t width, int64_t rows, const char *what) {

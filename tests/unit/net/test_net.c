@@ -3,6 +3,7 @@
 
 #include "tenon/net/net.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,11 +32,13 @@ static void *run_job(void *user) {
     return NULL;
 }
 
+static tn_net_type net_type; /* of the threads that follow */
+
 /* Runs a function on every rank of a group of threads. */
 static void on_threads(int n, uint32_t timeout_ms, void (*run)(rank_job *), rank_job *jobs) {
     tn_net *nets[RANKS_MOST];
     pthread_t threads[RANKS_MOST];
-    const tn_net_params params = {.n_ranks = n, .timeout_ms = timeout_ms, .message_bytes = 10000};
+    const tn_net_params params = {.n_ranks = n, .timeout_ms = timeout_ms, .message_bytes = 10000, .type = net_type};
     assert_ok(tn_net_threads(&params, nets));
     for (int r = 0; r < n; r++) {
         jobs[r] = (rank_job){.net = nets[r], .run = run};
@@ -122,6 +125,63 @@ static void large_messages_pass_in_pieces(void **state) {
     on_threads(2, 20000, send_large, jobs);
     assert_int_equal(jobs[0].failed, 0);
     assert_int_equal(jobs[1].failed, 0);
+}
+
+/* ---- Fewer bytes ---- */
+
+static uint64_t coded_sums[RANKS_MOST]; /* a hash of every rank's results */
+
+static void exchange_coded(rank_job *job) {
+    static const size_t counts[] = {1, 33, 2048, 70001};
+    const int rank = tn_net_rank(job->net), n_ranks = tn_net_size(job->net);
+    const bool bf16 = tn_net_get_type(job->net) == TN_NET_BF16;
+    float *in = calloc(LARGE, sizeof *in), *out = calloc(LARGE, sizeof *out);
+    uint64_t hash = 0;
+    EXPECT(job, tn_net_bytes(job->net) > 0);
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        const size_t n = counts[k];
+        for (size_t i = 0; i < n; i++) in[i] = value_of(rank, i, n);
+        EXPECT(job, tn_net_all_reduce(job->net, in, out, n) == TN_OK);
+        bool rounded = false;
+        for (size_t i = 0; i < n; i++) {
+            float sum = 0, most = 0;
+            for (int r = 0; r < n_ranks; r++) {
+                sum += value_of(r, i, n);
+                /* bf16 rounds a number to 8 bits, q8 to 1/254 of the largest of its block. */
+                most += bf16 ? fabsf(value_of(r, i, n)) / 256 : 500.0f / (float)(r + 3) / 254;
+            }
+            EXPECT(job, fabsf(out[i] - sum) <= most * 1.01f);
+            rounded = rounded || out[i] != sum;
+            uint32_t bits;
+            memcpy(&bits, &out[i], sizeof bits);
+            hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
+        }
+        EXPECT(job, rounded || n < 33); /* the type is used */
+        if (rank == 0) EXPECT(job, tn_net_send_floats(job->net, 1, in, n) == TN_OK);
+        if (rank == 1) EXPECT(job, tn_net_receive_floats(job->net, 0, out, n) == TN_OK);
+        for (size_t i = 0; i < n && rank == 1; i++)
+            EXPECT(job, fabsf(out[i] - value_of(0, i, n)) <= (bf16 ? fabsf(out[i]) / 256 : 500.0f / 3 / 254) * 1.01f);
+    }
+    in[0] = rank ? 1 : INFINITY; /* what is not finite does not become a number */
+    EXPECT(job, tn_net_all_reduce(job->net, in, out, 32) == TN_OK && !isfinite(out[0]));
+    coded_sums[rank] = hash;
+    free(in);
+    free(out);
+}
+
+static void coded_sums_are_near_and_the_same_on_all_ranks(void **state) {
+    (void)state;
+    for (int n = 2; n <= 3; n++)
+        for (tn_net_type type = TN_NET_BF16; type <= TN_NET_Q8; type++) {
+            rank_job jobs[RANKS_MOST];
+            net_type = type;
+            on_threads(n, 20000, exchange_coded, jobs);
+            net_type = TN_NET_F32;
+            for (int r = 0; r < n; r++) {
+                if (jobs[r].failed) fail_msg("type %d, rank %d of %d: line %d", (int)type, r, n, jobs[r].failed);
+                assert_true(coded_sums[r] == coded_sums[0]);
+            }
+        }
 }
 
 /* ---- Failure ---- */
@@ -261,6 +321,7 @@ static void wrong_specifications_are_refused(void **state) {
     int fd;
     const tn_net_params params = {.n_ranks = 2};
     assert_fails(TN_E_NOT_FOUND, tn_net_open("pigeons", &params, &net));
+    assert_fails(TN_E_NOT_FOUND, tn_net_open("nccl:pigeons", &params, &net));
     assert_fails(TN_E_SYNTAX, tn_net_open("shm:x", &params, &net));
     assert_fails(TN_E_SYNTAX, tn_net_open("delay:5:shm:0", &params, &net));
     assert_fails(TN_E_SYNTAX, tn_net_open("delay:5us,fast:shm:0", &params, &net));
@@ -302,6 +363,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_exchange),
         cmocka_unit_test(large_messages_pass_in_pieces),
+        cmocka_unit_test(coded_sums_are_near_and_the_same_on_all_ranks),
         cmocka_unit_test(a_stalled_rank_ends_the_others),
         cmocka_unit_test(an_abort_reaches_all),
         cmocka_unit_test(processes_exchange_and_end),

@@ -129,12 +129,18 @@ static int start_ranks(int n_ranks, const char *given, const tn_net_params *para
     return code;
 }
 
+tn_net_type ranks_type(const struct args *args) {
+    const char *type = args_text(args, "net-type");
+    return strcmp(type, "bf16") == 0 ? TN_NET_BF16 : strcmp(type, "q8") == 0 ? TN_NET_Q8 : TN_NET_F32;
+}
+
 int ranks_join(const struct args *args, tn_net **net) {
     const char *started = getenv("TENON_RANK"), *given = args_text(args, "net");
     const int64_t launched = launched_ranks(), wanted = args_int(args, "ranks");
     tn_net_params params = {.n_ranks = (int)wanted,
                             .timeout_ms = (uint32_t)(args_int(args, "net-timeout") * 1000),
-                            .message_bytes = MESSAGE_BYTES};
+                            .message_bytes = MESSAGE_BYTES,
+                            .type = ranks_type(args)};
     char spec[256];
     *net = NULL;
     if (started) {

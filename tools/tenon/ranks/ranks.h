@@ -14,6 +14,7 @@ enum { RANKS_PIPELINED_UBATCH = 64 };
 /* Joins the ranks that the options ask for: starts processes with --ranks, or connects to those of mpirun. *net is
  * NULL where there is one rank. Prints a message and returns an exit code on failure. */
 int ranks_join(const struct args *args, tn_net **net);
+tn_net_type ranks_type(const struct args *args); /* --net-type */
 /* --tensor-split and --nodes-split for the model, where there are ranks. */
 void ranks_divide(const struct args *args, const tn_net *net, tn_session_params *params, tn_model_params *model);
 /* Leaves them; waits for the processes that were started. */
