@@ -26,7 +26,7 @@ machines_break() { # KILL, STOP or CUT; which machine
     local space=$machine_a
     [ "$2" = 0 ] || space=$machine_b
     # shellcheck disable=SC2046
-    if [ "$1" = CUT ]; then ip -n $space link set v0 down; else kill -"$1" $(machines_ranks $space); fi
+    if [ "$1" = CUT ]; then ip -n $space link set v0 down; else kill -"$1" $(machines_ranks $space) 2>> err; fi
 }
 machines_gone() { # what
     local end=$((SECONDS + machines_timeout + machines_slack)) left

@@ -5,7 +5,7 @@ mpirun=$(command -v mpirun.openmpi || command -v mpirun || true)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 machines_can() { # whether they can be made here
-    [ "$(id -u)" = 0 ] && command -v ip tc unshare > /dev/null && [ -n "$mpirun" ] && "$mpirun" --version 2> /dev/null | grep -q 'Open MPI' &&
+    [ "$(id -u)" = 0 ] && command -v ip tc unshare > /dev/null && [ -n "$mpirun" ] && "$mpirun" --version 2> /dev/null | grep -qE 'Open MPI|OpenRTE' &&
         ip netns add $machine_a 2> /dev/null && ip netns del $machine_a
 }
 

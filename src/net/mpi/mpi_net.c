@@ -123,7 +123,7 @@ static tn_status finish_request(const tn_net *net, MPI_Request *request, const c
         if (done) return TN_OK;
         const uint64_t waited = tn_time_ns() - begin;
         if (idle && waited > POLL_NS) TN_TRY(take_beats(net, &heard));
-        if (begin + waited - heard > (uint64_t)net->timeout_ms * 1000000)
+        if (begin + waited > heard + (uint64_t)net->timeout_ms * 1000000)
             return tn_fail(TN_E_DEVICE_LOST, "rank %d of %d: %s: the other ranks have not answered for %u ms",
                            net->rank, net->size, what, net->timeout_ms);
         if (waited > POLL_NS)
