@@ -278,7 +278,7 @@ const tests = {
     await tab.eval(() => {
       const data = new DataTransfer();
       data.items.add(new File(["pasted words"], "paste.txt", { type: "text/plain" }));
-      document.getElementById("input").dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+      document.getElementById("input").dispatchEvent(Object.defineProperty(new Event("paste", { bubbles: true, cancelable: true }), "clipboardData", { value: data }));
     });
     await tab.until(() => /paste\.txt/.test(document.querySelector(".chip")?.textContent), "the pasted file");
   },

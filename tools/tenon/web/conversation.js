@@ -12,21 +12,33 @@ let hooks = { changed() {}, settings() {}, empty() {}, room: async () => true };
 let makeView = null;
 let follows = true; // the end of the text stays in view
 let lastTop = 0;    // where the view was scrolled to
+let leftUntil = 0;  // a scroll upwards has just begun
+let held = false;   // a finger or the mouse is on the text or its scroll bar
 let loading = 0;
 
 export function initConversation(handlers) {
   hooks = { ...hooks, ...handlers };
   const log = $("messages");
-  // Only a scroll upwards leaves the end: text may arrive between a scroll and its event.
+  // Only a scroll upwards leaves the end: text may arrive between a scroll and its event. A clamped position is at the end.
   log.addEventListener("scroll", () => {
     const below = log.scrollHeight - log.scrollTop - log.clientHeight, up = log.scrollTop < lastTop - 1;
     lastTop = log.scrollTop;
-    if (below < 48) follows = true;
-    else if (up) follows = false;
+    if (up && below > 1) follows = false;
+    else if (!up && below < 48 && performance.now() > leftUntil) follows = true;
     $("to-end").hidden = follows || below < 48;
   }, { passive: true });
+  // New text must not fight a scroll that has begun.
+  const leave = () => {
+    if (log.scrollHeight <= log.clientHeight) return;
+    follows = false;
+    leftUntil = performance.now() + 300;
+  };
+  log.addEventListener("wheel", (event) => { if (event.deltaY < 0) leave(); }, { passive: true });
+  log.addEventListener("keydown", (event) => { if (/^(PageUp|ArrowUp|Home)$/.test(event.key) && event.target === log) leave(); });
+  for (const name of ["mousedown", "touchstart"]) log.addEventListener(name, () => { held = true; }, { passive: true });
+  for (const name of ["mouseup", "touchend", "touchcancel"]) addEventListener(name, () => { held = false; }, { passive: true });
   setInterval(settleAll, 5000); // the tab that received an answer may have been closed
-  const sizes = new ResizeObserver(() => { if (follows) scrollToEnd(); });
+  const sizes = new ResizeObserver(followEnd);
   sizes.observe($("thread")); // formulas and code come later
   sizes.observe(log);         // the field below grows
   $("to-end").append(icon("down"));
@@ -41,6 +53,10 @@ export function scrollToEnd() {
   log.scrollTop = log.scrollHeight;
   lastTop = log.scrollTop;
   $("to-end").hidden = true;
+}
+
+function followEnd() {
+  if (follows && !held) scrollToEnd();
 }
 
 // Opens a conversation; `target` is a message to show, else its end is shown.
@@ -148,14 +164,14 @@ function redraw(now) {
   const start = performance.now();
   for (const id of dirty) views.get(id)?.update();
   dirty.clear();
-  if (follows) scrollToEnd();
+  followEnd();
   lastCost = performance.now() - start;
   lastTime = now;
 }
 export function messageEnded(message) {
   dirty.delete(message.id);
   views.get(message.id)?.update();
-  if (follows) scrollToEnd();
+  followEnd();
   if (views.has(message.id)) announce(message.content.length < 600 ? message.content : t("answerComplete"));
   hooks.changed();
 }
