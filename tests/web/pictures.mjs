@@ -32,7 +32,7 @@ class Table:
 
 const browser = await startBrowser("chrome"), stub = await startStub({ models: ["example"], context: 32768 });
 const shoot = (tab, name) => tab.page.screenshot({ path: `${folder}/${name}.png` });
-const chat = await Tab.open(await browser.createBrowserContext(), stub.url, { width: 1100, height: 900 });
+const chat = await Tab.open(await browser.createBrowserContext(), stub.url, { width: 1100, height: 980 });
 for (const [question, text] of [["Draft a packing list for three days in the Alps", "- boots"], ["Which sorting algorithm is stable?", "Merge sort."]]) {
   stub.next = { text };
   await chat.ask(question);
