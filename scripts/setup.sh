@@ -27,6 +27,7 @@ need_library libevent libevent-dev
 need_library libevent_pthreads libevent-dev
 need_library libedit libedit-dev
 need_library libcurl libcurl4-openssl-dev
+need_library openssl libssl-dev
 need_library cmocka libcmocka-dev
 case ${1:-build} in
 lint)

@@ -7,7 +7,11 @@ model=$golden/server/stories260K.gguf
 [ -r "$model" ] || skip "no model (set TENON_GOLDEN to the golden data)"
 command -v python3 > /dev/null || skip "python3 is not installed"
 serve "$model" -c 2048 -np 4
-timeout 200 python3 "$here/data/server_attacks.py" "$url" > "$work/out" 2>&1 || failed "$(cat "$work/out")"
+timeout 200 python3 "$here/data/server_attacks.py" "$url" > "$work/out" 2> "$work/times" || failed "$(cat "$work/out" "$work/times")"
+cat "$work/times"
+stop_server
+serve "$model" -c 256 -np 2 --api-key k --timeout 2 --max-bodies 64M --max-connections 300
+timeout 200 python3 "$here/data/server_floods.py" "$port" "$(pgrep -P "$server")" > "$work/out" 2>&1 || failed "$(cat "$work/out")"
 stop_server
 # A model file that is cut short while it is mapped: every client gets an error, and the server ends with one.
 cp "$golden/models/stories15M-f16.gguf" "$work/cut.gguf"

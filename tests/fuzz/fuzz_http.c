@@ -7,6 +7,7 @@
  * Input: a byte below 32 selects a path, and the rest is the body of a POST to it; with any other first byte the
  * input is sent unchanged. The engine is replaced by one that generates a few tokens from random logits with the
  * request's sampler, grammar and stop words. */
+#include "serve/http/guard.h"
 #include "serve/models/catalog.h"
 
 #include "text/tokenizer/internal.h"
@@ -214,6 +215,9 @@ static void prepare(void) {
     evhttp_set_max_body_size(server.http, 1 << 16);
     evhttp_set_timeout(server.http, 1);
     evhttp_set_gencb(server.http, on_request, &server);
+    server.guards.max_count = 1000;
+    server.guards.max_held = 1 << 20;
+    evhttp_set_bevcb(server.http, guard_connection, &server);
     struct evhttp_bound_socket *bound = evhttp_bind_socket_with_handle(server.http, "127.0.0.1", 0);
     struct sockaddr_in address;
     socklen_t size = sizeof address;
@@ -278,6 +282,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     if (size && send(fd, bytes, size, MSG_NOSIGNAL) < 0) abort();
     converse(fd);
     close(fd);
+    guards_tick(&server, NULL);
     server.current = served;
     for (int i = 0; i < 1000 && (server.requests || server.models[1]->waiting || i < 3); i++)
         event_base_loop(server.base, EVLOOP_NONBLOCK);

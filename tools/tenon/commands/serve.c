@@ -1,4 +1,5 @@
 /* tenon serve: options, set-up, event loop and shutdown of the HTTP server. Requests and engines are in serve/. */
+#include "serve/http/guard.h"
 #include "serve/http/http.h"
 #include "serve/models/catalog.h"
 
@@ -47,11 +48,13 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
         ping_requests(server);
     }
     models_tick(server);
-    if (watch->socket) evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket));
+    guards_tick(server, server->listener);
+    streams_yield(server);
     if (interrupted() && !watch->deadline) {
         watch->deadline = now + (uint64_t)(watch->grace * 1e9);
         if (watch->socket) evhttp_del_accept_socket(server->http, watch->socket);
         watch->socket = NULL;
+        server->listener = NULL;
         models_stop(server);
         models_forget_listeners(server);
     }
@@ -250,7 +253,12 @@ static void on_accept_error(struct evconnlistener *listener, void *user) {
 
 static int start_listening(struct server *server, struct serve_watch *watch, const struct args *args) {
     const char *host = args_text(args, "host");
+    const char *key_file = args_text(args, "ssl-key-file"), *certificate = args_text(args, "ssl-cert-file");
     int port = (int)args_int(args, "port");
+    if (!key_file != !certificate) return fail_usage(args, "--ssl-key-file and --ssl-cert-file are used together");
+    if (key_file && tls_start(key_file, certificate, &server->tls)) return EXIT_ERROR;
+    server->guards.max_count = (size_t)args_int(args, "max-connections");
+    server->guards.max_held = args_size(args, "max-bodies");
     server->http = evhttp_new(server->base);
     if (!server->http) return fail("out of memory for the HTTP server");
     evhttp_set_max_headers_size(server->http, 64 * 1024);
@@ -259,19 +267,21 @@ static int start_listening(struct server *server, struct serve_watch *watch, con
     evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_OPTIONS |
                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
     evhttp_set_gencb(server->http, on_request, server);
+    evhttp_set_bevcb(server->http, guard_connection, server);
     int bind_error = 0;
     watch->socket = bind_socket(server, host, port, args_flag(args, "reuse-port"), &bind_error);
     if (!watch->socket) return fail_to_listen(host, port, bind_error);
-    evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(watch->socket), on_accept_error);
+    server->listener = evhttp_bound_socket_get_listener(watch->socket);
+    evconnlistener_set_error_cb(server->listener, on_accept_error);
     /* Binding does not report that listening failed for lack of memory; enabling the listener again does. */
-    if (evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket)) != 0)
+    if (evconnlistener_enable(server->listener) != 0)
         return fail("out of memory: cannot listen at %s:%d", host, port);
     struct sockaddr_storage address = {0};
     socklen_t size = sizeof address;
     if (getsockname(evhttp_bound_socket_get_fd(watch->socket), (struct sockaddr *)&address, &size) == 0)
         port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
                                                    : ((struct sockaddr_in *)&address)->sin_port);
-    fprintf(stderr, "tenon: listening at http://%s:%d\n", host, port);
+    fprintf(stderr, "tenon: listening at http%s://%s:%d\n", server->tls ? "s" : "", host, port);
     server->loopback = strcmp(host, "127.0.0.1") == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
     if (!server->n_keys && !server->loopback)
         warn("anyone who can reach %s can use this server; set --api-key", host);
@@ -343,6 +353,8 @@ static int run_serve(const struct args *args) {
     models_free(server);
     ranks_leave(server->net);
     if (server->http) evhttp_free(server->http);
+    guards_free(server);
+    tls_stop(server->tls);
     if (tick) event_free(tick);
     if (server->base) event_base_free(server->base);
     for (size_t i = 0; i < server->n_keys; i++) free(server->keys[i]);
@@ -559,6 +571,28 @@ static const struct option options[] = {
      .kind = OPTION_SIZE,
      .fallback = "16M",
      .help = "max size of a request body"},
+    {.name = "max-bodies",
+     .value = "SIZE",
+     .kind = OPTION_SIZE,
+     .fallback = "128M",
+     .help = "max size of the bodies of all connections together; further ones are rejected with status 503"},
+    {.name = "max-connections",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 20,
+     .fallback = "4096",
+     .help = "max connections; further ones wait until some are closed"},
+    {.name = "ssl-key-file",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "private key (PEM) to serve HTTPS",
+     .env = "LLAMA_ARG_SSL_KEY_FILE"},
+    {.name = "ssl-cert-file",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "certificate and its chain (PEM) to serve HTTPS",
+     .env = "LLAMA_ARG_SSL_CERT_FILE"},
     {.name = "timeout",
      .letter = "to",
      .value = "TIME",

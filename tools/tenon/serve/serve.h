@@ -243,11 +243,22 @@ bool engine_submit(struct served *served, struct job *const *jobs, size_t count)
 
 /* ---- Server ---- */
 
+/* All connections; see http/guard.c. */
+struct guards {
+    struct guard *first;
+    size_t count, max_count;
+    uint64_t held, max_held; /* bytes of bodies that have arrived and may still be in memory */
+    uint64_t released;       /* bytes of bodies that have ended since memory was given back */
+};
+
 struct server {
     const struct args *args;
     tn_net *net; /* to the other ranks, or NULL; only the engine thread uses it */
     struct event_base *base;
     struct evhttp *http;
+    struct evconnlistener *listener; /* NULL when the server is stopping */
+    struct tls *tls;                 /* NULL: plain HTTP */
+    struct guards guards;
     char *keys[64];
     size_t n_keys;
     int n_slots, queue_limit;

@@ -10,7 +10,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-enum { MAX_UNSENT = 256 * 1024 };
+/* Bytes that a client may be behind before its jobs pause; while others wait for a slot, before it loses its own. */
+enum { MAX_UNSENT = 256 * 1024, MAX_BEHIND = 4 * 1024 * 1024 };
 
 void stream_start(struct request *r) {
     if (r->started || !r->http) return;
@@ -39,6 +40,31 @@ static void resume_jobs(struct evhttp_connection *connection, void *user) {
     if (any) engine_wake(r->served);
 }
 
+static bool others_wait(struct served *served) {
+    pthread_mutex_lock(&served->lock);
+    const bool wait = served->n_queued > 0;
+    pthread_mutex_unlock(&served->lock);
+    return wait;
+}
+
+static size_t bytes_behind(struct request *r) {
+    struct bufferevent *bev = r->http && r->started ? bufferevent_of(r->http) : NULL;
+    return bev ? evbuffer_get_length(bufferevent_get_output(bev)) : 0;
+}
+
+/* A slot is not held by a client that has stopped reading: its answer is computed to its end as any other, and ends
+ * early when it is far behind. */
+void streams_yield(struct server *server) {
+    for (struct request *r = server->requests; r; r = r->next) {
+        const size_t behind = bytes_behind(r);
+        if (behind <= MAX_UNSENT || !others_wait(r->served)) continue;
+        if (behind > MAX_BEHIND)
+            request_cancel(r);
+        else
+            resume_jobs(NULL, r);
+    }
+}
+
 enum { MAX_PARTS = 4 };
 
 /* Writes a chunk to the socket directly while nothing else is waiting to be sent, which saves the round trip through
@@ -46,7 +72,8 @@ enum { MAX_PARTS = 4 };
  * libevent. */
 static bool send_directly(struct request *r, const struct iovec *parts, int n, size_t length) {
     struct bufferevent *bev = bufferevent_of(r->http);
-    if (!bev || !r->chunked || evbuffer_get_length(bufferevent_get_output(bev)) > 0) return false;
+    if (!bev || !r->chunked || r->served->server->tls || evbuffer_get_length(bufferevent_get_output(bev)) > 0)
+        return false;
     char size[24];
     struct iovec all[MAX_PARTS + 2] = {{size, (size_t)snprintf(size, sizeof size, "%zx\r\n", length)}};
     memcpy(all + 1, parts, (size_t)n * sizeof *parts);
@@ -70,8 +97,8 @@ static void send_or_queue(struct request *r, const struct iovec *parts, int n, s
     for (int i = 0; i < n; i++) evbuffer_add(buffer, parts[i].iov_base, parts[i].iov_len);
     evhttp_send_reply_chunk_with_cb(r->http, buffer, resume_jobs, r);
     evbuffer_free(buffer);
-    struct bufferevent *bev = bufferevent_of(r->http);
-    if (bev && evbuffer_get_length(bufferevent_get_output(bev)) > MAX_UNSENT)
+    const size_t behind = bytes_behind(r);
+    if (behind > MAX_UNSENT && (behind > MAX_BEHIND || !others_wait(r->served)))
         for (size_t i = 0; i < r->n_jobs; i++) atomic_store(&r->jobs[i]->paused, true);
 }
 

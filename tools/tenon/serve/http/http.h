@@ -7,9 +7,11 @@
 void on_request(struct evhttp_request *http, void *user); /* evhttp's callback; user is the server */
 /* Prefixes are shared by requests of the same API key, or by all. */
 uint64_t prefix_key(const struct server *server, struct evhttp_request *http);
+bool key_is_valid(const struct server *server, const char *key);
 void take_pieces(struct served *served);   /* handles what the engine has produced since the last call */
 void ping_requests(struct server *server); /* sends comments to event streams that are silent */
 void cancel_requests(struct server *server);
+void streams_yield(struct server *server); /* ten times a second: clients that do not read hold no slots */
 
 struct bufferevent *bufferevent_of(struct evhttp_request *http); /* of its connection; NULL when that is closed */
 void request_detach(struct request *request); /* before the last response; the connection lives on */

@@ -96,12 +96,15 @@ uint64_t prefix_key(const struct server *server, struct evhttp_request *http) {
     return hash;
 }
 
-static bool has_valid_key(const struct server *server, struct evhttp_request *http) {
-    if (!server->n_keys) return true;
-    const char *key = sent_key(http);
+bool key_is_valid(const struct server *server, const char *key) {
     bool allowed = false;
-    for (size_t i = 0; key && i < server->n_keys; i++) allowed = same_key(server->keys[i], key) || allowed;
+    for (size_t i = 0; i < server->n_keys; i++) allowed = same_key(server->keys[i], key) || allowed;
     return allowed;
+}
+
+static bool has_valid_key(const struct server *server, struct evhttp_request *http) {
+    const char *key = sent_key(http);
+    return !server->n_keys || (key && key_is_valid(server, key));
 }
 
 /* Browsers keep the files, but ask each time whether they are still the same. */

@@ -1,0 +1,349 @@
+/* Guards connections before their requests are whole. libevent buffers a body before it calls anybody, so this reads
+ * along: it refuses large bodies without a valid key at their headers, bodies that differ in length by who reads
+ * them, bodies beyond what all together may take, and requests that take too long to arrive; and it limits the number
+ * of connections. */
+#include "serve/http/guard.h"
+
+#include "serve/http/http.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/listener.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    LINE_KEPT = 2048,        /* bytes of a line that are looked at */
+    FREE_BODY = 64 * 1024,   /* bytes of a body that need no key: the handlers refuse them in the form of their API */
+    BYTES_A_SECOND = 65536,  /* a body may take a second for each, beside the timeout */
+    GOODBYE_NS = 2000000000, /* for which what a refused client still sends is thrown away */
+    TRIM_AFTER = 8 << 20,    /* bytes of bodies that have ended, after which memory is given back to the system */
+};
+
+enum reading { IN_FIRST_LINE, IN_HEADERS, IN_BODY, IN_CHUNK_LINE, IN_CHUNK, IN_TRAILERS, REFUSED };
+
+struct guard {
+    struct guard *next, *previous;
+    struct server *server;
+    struct bufferevent *bev; /* with a reference of our own, so that its end can be seen */
+    struct event *drain;     /* of a refused connection */
+    enum reading reading;
+    char line[LINE_KEPT];
+    size_t length; /* of the line, which may exceed what is kept */
+    bool has_body, chunked, has_length, has_key;
+    uint64_t announced, left; /* bytes of the body, of the body or chunk */
+    uint64_t held;            /* bytes of the last body, which its request may still hold */
+    uint64_t accepted;        /* 0: a request has begun since */
+    uint64_t begun;           /* when the request began to arrive; 0: none does */
+    bool is_client;           /* it has sent a whole request */
+    uint64_t goodbye;         /* when a refused connection ends at the latest */
+    int code;                 /* of the refusal */
+    const char *why;
+};
+
+static void refuse(struct guard *g, int code, const char *why) {
+    if (g->reading == REFUSED) return;
+    g->reading = REFUSED;
+    g->code = code;
+    g->why = why;
+    g->goodbye = tn_time_ns() + GOODBYE_NS;
+    /* libevent shall not see what has just arrived; it still sees the connection's end. */
+    bufferevent_event_cb on_event;
+    void *own;
+    bufferevent_getcb(g->bev, NULL, NULL, &on_event, &own);
+    bufferevent_setcb(g->bev, NULL, NULL, on_event, own);
+    bufferevent_disable(g->bev, EV_READ);
+}
+
+/* ---- Reading along ---- */
+
+static void release_body(struct guard *g) {
+    struct guards *all = &g->server->guards;
+    all->held -= g->held;
+    all->released += g->held;
+    g->held = 0;
+}
+
+static void hold_bytes(struct guard *g, uint64_t bytes) {
+    struct guards *all = &g->server->guards;
+    g->held += bytes;
+    all->held += bytes;
+    if (g->held > FREE_BODY && !g->has_key)
+        refuse(g, 401, "missing or invalid API key; send the header Authorization: Bearer KEY");
+    else if (all->held > all->max_held && g->held > FREE_BODY)
+        refuse(g, 503,
+               "other requests' bodies take all the memory that is set aside for them (--max-bodies); try again");
+}
+
+static void request_begins(struct guard *g) {
+    release_body(g);
+    g->reading = IN_FIRST_LINE;
+    g->has_body = g->chunked = g->has_length = false;
+    g->has_key = g->server->n_keys == 0;
+    g->announced = g->left = g->begun = 0;
+}
+
+static void request_is_whole(struct guard *g) {
+    g->reading = IN_FIRST_LINE;
+    g->begun = 0;
+    g->is_client = true;
+}
+
+static void end_headers(struct guard *g) {
+    if ((g->chunked && g->has_length) || (!g->has_body && (g->chunked || g->announced)))
+        refuse(g, 400,
+               g->has_body ? "a request has Content-Length or Transfer-Encoding, not both"
+                           : "requests of this method have no body");
+    else if (g->announced > FREE_BODY && !g->has_key)
+        refuse(g, 401, "missing or invalid API key; send the header Authorization: Bearer KEY");
+    else if (g->chunked)
+        g->reading = IN_CHUNK_LINE;
+    else if (g->announced) {
+        g->reading = IN_BODY;
+        g->left = g->announced;
+    } else
+        request_is_whole(g);
+}
+
+/* A number of digits alone in the given base, or false. */
+static bool read_length(const char *text, int base, const char *ends, uint64_t *out) {
+    char *end;
+    const size_t n = strspn(text, base == 10 ? "0123456789" : "0123456789abcdefABCDEF");
+    if (n == 0 || n > 15) return false;
+    *out = strtoull(text, &end, base);
+    return !*end || strchr(ends, *end);
+}
+
+static void note_header(struct guard *g, char *line) {
+    char *colon = strchr(line, ':');
+    if (*line == ' ' || *line == '\t' || !colon) {
+        refuse(g, 400, "a header line needs a name and a colon");
+        return;
+    }
+    char *value = colon + 1 + strspn(colon + 1, " \t");
+    for (size_t n = strlen(value); n && strchr(" \t", value[n - 1]); n--) value[n - 1] = '\0';
+    *colon = '\0';
+    if (strcasecmp(line, "Content-Length") == 0) {
+        if (g->has_length || !read_length(value, 10, "", &g->announced))
+            refuse(g, 400, "Content-Length is one number");
+        g->has_length = true;
+    } else if (strcasecmp(line, "Transfer-Encoding") == 0) {
+        if (g->chunked || strcasecmp(value, "chunked") != 0) refuse(g, 400, "Transfer-Encoding can only be chunked");
+        g->chunked = true;
+    } else if (strcasecmp(line, "X-Api-Key") == 0)
+        g->has_key = g->has_key || key_is_valid(g->server, value);
+    else if (strcasecmp(line, "Authorization") == 0 && strncasecmp(value, "Bearer ", 7) == 0)
+        g->has_key = g->has_key || key_is_valid(g->server, value + 7);
+}
+
+static void end_line(struct guard *g) {
+    size_t n = g->length < LINE_KEPT ? g->length : LINE_KEPT - 1;
+    if (n && g->length < LINE_KEPT && g->line[n - 1] == '\r') n--;
+    g->line[n] = '\0';
+    g->length = 0;
+    switch (g->reading) {
+    case IN_FIRST_LINE:
+        g->has_body = strncmp(g->line, "POST ", 5) == 0 || strncmp(g->line, "PUT ", 4) == 0 ||
+                      strncmp(g->line, "PATCH ", 6) == 0;
+        g->reading = IN_HEADERS;
+        break;
+    case IN_HEADERS:
+        if (n)
+            note_header(g, g->line);
+        else
+            end_headers(g);
+        break;
+    case IN_CHUNK_LINE:
+        if (!n) break; /* the end of the chunk before */
+        if (!read_length(g->line, 16, "; \t", &g->left))
+            refuse(g, 400, "a chunk begins with its length");
+        else
+            g->reading = g->left ? IN_CHUNK : IN_TRAILERS;
+        break;
+    case IN_TRAILERS:
+        if (!n) request_is_whole(g);
+        break;
+    default: break;
+    }
+}
+
+/* Takes the bytes that have arrived; they stay where they are for libevent. */
+static void read_along(struct guard *g, const char *bytes, size_t size) {
+    while (size && g->reading != REFUSED) {
+        if (g->reading == IN_BODY || g->reading == IN_CHUNK) {
+            const size_t n = size < g->left ? size : (size_t)g->left;
+            bytes += n;
+            size -= n;
+            g->left -= n;
+            hold_bytes(g, n);
+            if (!g->left && g->reading == IN_CHUNK)
+                g->reading = IN_CHUNK_LINE;
+            else if (!g->left && g->reading == IN_BODY)
+                request_is_whole(g);
+            continue;
+        }
+        if (!g->begun) {
+            request_begins(g);
+            g->begun = tn_time_ns();
+            g->accepted = 0;
+        }
+        const char *end = memchr(bytes, '\n', size);
+        const size_t n = end ? (size_t)(end - bytes) : size;
+        if (g->length < LINE_KEPT) {
+            const size_t room = LINE_KEPT - g->length;
+            memcpy(g->line + g->length, bytes, n < room ? n : room);
+        }
+        g->length += n;
+        bytes += n + (end != NULL);
+        size -= n + (end != NULL);
+        if (end) end_line(g);
+    }
+}
+
+static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info, void *user) {
+    struct guard *g = user;
+    struct evbuffer_ptr at;
+    struct evbuffer_iovec parts[8];
+    size_t left = info->n_added;
+    if (!left || g->reading == REFUSED) return;
+    size_t from = evbuffer_get_length(input) - left;
+    while (left && evbuffer_ptr_set(input, &at, from, EVBUFFER_PTR_SET) == 0) {
+        const int n = evbuffer_peek(input, (ev_ssize_t)left, &at, parts, 8);
+        size_t taken = 0;
+        for (int i = 0; i < n && i < 8 && taken < left; i++) {
+            const size_t size = parts[i].iov_len < left - taken ? parts[i].iov_len : left - taken;
+            read_along(g, parts[i].iov_base, size);
+            taken += size;
+        }
+        if (!taken) break;
+        from += taken;
+        left -= taken;
+    }
+}
+
+/* ---- The end of connections ---- */
+
+/* The descriptor is closed with the last reference to the bufferevent. */
+static void guard_free(struct guard *g) {
+    struct guards *all = &g->server->guards;
+    release_body(g);
+    if (g->drain) event_free(g->drain);
+    if (g->next) g->next->previous = g->previous;
+    *(g->previous ? &g->previous->next : &all->first) = g->next;
+    all->count--;
+    bufferevent_decref(g->bev);
+    tn_free(g);
+}
+
+/* libevent has freed its connection: it takes its callbacks with it. */
+static bool has_ended(const struct guard *g) {
+    bufferevent_event_cb on_event;
+    bufferevent_getcb(g->bev, NULL, NULL, &on_event, NULL);
+    return !on_event;
+}
+
+static void on_drain(evutil_socket_t fd, short what, void *user) {
+    static char nothing[65536];
+    struct guard *g = user;
+    (void)what;
+    const ssize_t n = recv(fd, nothing, sizeof nothing, MSG_DONTWAIT);
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
+    g->goodbye = 0;
+    event_del(g->drain);
+}
+
+static void say_why(struct guard *g) {
+    const char *type = g->code == 401   ? "authentication_error"
+                       : g->code == 503 ? "unavailable_error"
+                                        : "invalid_request_error";
+    char body[512];
+    const int size = snprintf(body, sizeof body, "{\"error\":{\"code\":%d,\"message\":\"%s\",\"type\":\"%s\"}}",
+                              g->code, g->why, type);
+    struct evbuffer *out = bufferevent_get_output(g->bev);
+    g->why = NULL;
+    evbuffer_add_printf(out,
+                        "HTTP/1.1 %d %s\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n%s"
+                        "Server: tenon\r\nConnection: close\r\n\r\n%s",
+                        g->code,
+                        g->code == 401   ? "Unauthorized"
+                        : g->code == 408 ? "Request Timeout"
+                        : g->code == 503 ? "Service Unavailable"
+                                         : "Bad Request",
+                        size, g->code == 503 ? "Retry-After: 1\r\n" : "", body);
+    bufferevent_enable(g->bev, EV_WRITE);
+    g->drain = event_new(g->server->base, bufferevent_getfd(g->bev), EV_READ | EV_PERSIST, on_drain, g);
+    if (!g->drain || event_add(g->drain, NULL) != 0) g->goodbye = 0;
+}
+
+/* A refused client gets the reason; what it still sends is thrown away, so that it can read it. Then libevent finds
+ * the connection at its end and frees it. */
+static void see_off(struct guard *g, uint64_t now) {
+    const evutil_socket_t fd = bufferevent_getfd(g->bev);
+    if (g->why)
+        say_why(g);
+    else if (now >= g->goodbye) {
+        if (g->drain) event_free(g->drain);
+        g->drain = NULL;
+        shutdown(fd, SHUT_RDWR);
+        bufferevent_enable(g->bev, EV_READ);
+    } else if (!evbuffer_get_length(bufferevent_get_output(g->bev)))
+        shutdown(fd, SHUT_WR);
+}
+
+/* Seconds for a request to arrive as a whole. */
+static uint64_t time_to_arrive(const struct guard *g) {
+    const uint64_t bytes = g->chunked ? g->held : g->announced;
+    return (uint64_t)(g->server->timeout * 1e9) + bytes * 1000000000u / BYTES_A_SECOND;
+}
+
+void guards_tick(struct server *server, struct evconnlistener *listener) {
+    struct guards *all = &server->guards;
+    const uint64_t now = tn_time_ns();
+    for (struct guard *g = all->first, *next; g; g = next) {
+        next = g->next;
+        if (has_ended(g))
+            guard_free(g);
+        else if (g->reading == REFUSED)
+            see_off(g, now);
+        else if ((g->begun && now - g->begun > time_to_arrive(g)) ||
+                 (g->accepted && now - g->accepted > 2 * time_to_arrive(g)))
+            refuse(g, 408, "the request took too long to arrive");
+        else if (all->count >= all->max_count && !g->is_client &&
+                 now - (g->begun ? g->begun : g->accepted) > 1000000000)
+            refuse(g, 503, "too many connections (--max-connections); try again");
+    }
+    if (all->released > TRIM_AFTER) {
+        all->released = 0;
+#ifdef __GLIBC__
+        malloc_trim(0);
+#endif
+    }
+    if (listener && all->count < all->max_count) evconnlistener_enable(listener);
+}
+
+struct bufferevent *guard_connection(struct event_base *base, void *user) {
+    struct server *server = user;
+    struct guards *all = &server->guards;
+    struct bufferevent *bev =
+        server->tls ? tls_accept(server->tls, base) : bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    struct guard *g = bev ? tn_calloc(1, sizeof *g) : NULL;
+    if (!g) return bev;
+    *g = (struct guard){.server = server, .bev = bev, .accepted = tn_time_ns(), .next = all->first};
+    if (!evbuffer_add_cb(bufferevent_get_input(bev), on_input, g)) {
+        tn_free(g);
+        return bev;
+    }
+    bufferevent_incref(bev);
+    if (all->first) all->first->previous = g;
+    all->first = g;
+    if (++all->count >= all->max_count && server->listener) evconnlistener_disable(server->listener);
+    return bev;
+}
+
+void guards_free(struct server *server) {
+    while (server->guards.first) guard_free(server->guards.first);
+}
