@@ -218,6 +218,12 @@ static void use_head_weights(tn_model *m) {
     if (l->nextn_head_norm) m->w.out_norm = l->nextn_head_norm;
 }
 
+/* An embedding that is the output matrix, too, is multiplied; rows are looked up in any layout. */
+static void mark_tied_output(tn_model *m) {
+    for (size_t i = 0; !m->w.output && i < m->n_all; i++)
+        if (m->all[i].tensor && m->all[i].tensor == m->w.tok_embd) m->all[i].multiplied = true;
+}
+
 static tn_status check_complete(const tn_model *m) {
     if (!m->w.tok_embd) return missing_weight(m, -1, "token_embd");
     TN_TRY(check_model_norms(m));
@@ -254,6 +260,7 @@ tn_status tn__weights_find(tn_model *m) {
             .ne = {m->all[i].info->ne[0], m->all[i].info->ne[1], m->all[i].info->ne[2], m->all[i].info->ne[3]}});
     }
     use_head_weights(m);
+    mark_tied_output(m);
     TN_TRY(check_complete(m));
     rename_norms(m);
     if (m->arch->adjust) m->arch->adjust(&m->h, &m->w);
