@@ -8,12 +8,15 @@
  *     FAULT_TRACE=1      prints the stack of the failing allocation and of a crash on standard error
  *     FAULT_VERSION=1    the library says that it is another version
  *     FAULT_COUNT=FILE   writes the number of allocations to FILE at the end
+ *     FAULT_CONTROL=FILE FILE is shared with a test and holds two 64-bit numbers: how many allocations of the
+ * program, of libtenon and of libjansson there have been, and which further one of them fails (0: none)
  *
  * It allocates nothing itself. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <link.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -22,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -37,6 +41,12 @@ static atomic_long allocations, calls, written, looks;
 static long fail_at, short_by, interrupt_every, space;
 static bool fail_all, jump, trace;
 static char count_file[256];
+static struct { _Atomic int64_t count, fail_at; } * control;
+static struct {
+    uintptr_t begin, end;
+} own[64]; /* code of the program and its libraries: other libraries do not survive a failure, which is not ours to
+              test */
+static int n_own;
 
 static long env_number(const char *name) {
     const char *text = getenv(name);
@@ -51,6 +61,28 @@ static void on_crash(int signal_number) {
     show_stack();
     signal(signal_number, SIG_DFL);
     raise(signal_number);
+}
+
+static int note_code(struct dl_phdr_info *info, size_t size, void *unused) {
+    (void)size, (void)unused;
+    const char *name = info->dlpi_name;
+    if (*name && !strstr(name, "libtenon") && !strstr(name, "libjansson")) return 0;
+    for (int i = 0; i < info->dlpi_phnum && n_own < 64; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        own[n_own].begin = info->dlpi_addr + part->p_vaddr;
+        own[n_own++].end = info->dlpi_addr + part->p_vaddr + part->p_memsz;
+    }
+    return 0;
+}
+
+static void open_control(const char *path) {
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return;
+    dl_iterate_phdr(note_code, NULL);
+    void *map = mmap(NULL, sizeof *control, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (map != MAP_FAILED) control = map;
 }
 
 __attribute__((constructor)) static void start(void) {
@@ -68,6 +100,7 @@ __attribute__((constructor)) static void start(void) {
     space = getenv("FAULT_SPACE") ? env_number("FAULT_SPACE") + 1 : 0;
     jump = env_number("FAULT_CLOCK");
     if (getenv("FAULT_COUNT")) snprintf(count_file, sizeof count_file, "%s", getenv("FAULT_COUNT"));
+    if (getenv("FAULT_CONTROL")) open_control(getenv("FAULT_CONTROL"));
     atomic_store(&allocations, 0);
 }
 
@@ -80,7 +113,20 @@ __attribute__((destructor)) static void finish(void) {
     if (file >= 0) close(file);
 }
 
-static bool allocation_fails(void) {
+static bool controlled_fails(const void *caller) {
+    const uintptr_t at = (uintptr_t)caller;
+    for (int i = 0; i < n_own; i++)
+        if (at >= own[i].begin && at < own[i].end)
+            return atomic_fetch_add(&control->count, 1) + 1 == atomic_load(&control->fail_at);
+    return false;
+}
+
+static bool allocation_fails(const void *caller) {
+    if (control && controlled_fails(caller)) {
+        if (trace) show_stack();
+        errno = ENOMEM;
+        return true;
+    }
     long n = atomic_fetch_add(&allocations, 1) + 1;
     if (fail_at == 0 || (fail_all ? n < fail_at : n != fail_at)) return false;
     if (trace) show_stack();
@@ -88,12 +134,18 @@ static bool allocation_fails(void) {
     return true;
 }
 
-void *malloc(size_t size) { return allocation_fails() ? NULL : __libc_malloc(size); }
-void *calloc(size_t count, size_t size) { return allocation_fails() ? NULL : __libc_calloc(count, size); }
-void *realloc(void *old, size_t size) { return allocation_fails() ? NULL : __libc_realloc(old, size); }
-void *aligned_alloc(size_t align, size_t size) { return allocation_fails() ? NULL : __libc_memalign(align, size); }
+void *malloc(size_t size) { return allocation_fails(__builtin_return_address(0)) ? NULL : __libc_malloc(size); }
+void *calloc(size_t count, size_t size) {
+    return allocation_fails(__builtin_return_address(0)) ? NULL : __libc_calloc(count, size);
+}
+void *realloc(void *old, size_t size) {
+    return allocation_fails(__builtin_return_address(0)) ? NULL : __libc_realloc(old, size);
+}
+void *aligned_alloc(size_t align, size_t size) {
+    return allocation_fails(__builtin_return_address(0)) ? NULL : __libc_memalign(align, size);
+}
 int posix_memalign(void **out, size_t align, size_t size) {
-    void *block = allocation_fails() ? NULL : __libc_memalign(align, size);
+    void *block = allocation_fails(__builtin_return_address(0)) ? NULL : __libc_memalign(align, size);
     if (!block) return ENOMEM;
     *out = block;
     return 0;

@@ -1,6 +1,7 @@
 /* Responses: JSON, text and errors, with their headers and the access log. */
 #include "serve/http/http.h"
 
+#include <errno.h>
 #include <event2/buffer.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -179,14 +180,17 @@ void reply_problem(struct server *server, struct evhttp_request *http, struct pr
 json_t *parse_body(struct server *server, struct evhttp_request *http, const char *bytes, size_t length,
                    bool is_list) {
     json_error_t error;
+    errno = 0; /* jansson reports most failed allocations as invalid tokens */
     json_t *body = bytes ? json_loadb(bytes, length, 0, &error) : NULL;
     struct problem problem = {0};
     if (is_list ? json_is_array(body) : json_is_object(body)) return body;
-    if (body)
+    if (!body && (!bytes || errno == ENOMEM))
+        problem_set(&problem, 500, "out of memory");
+    else if (body)
         problem_set(&problem, 400, "the body must be a JSON %s", is_list ? "list" : "object");
     else
-        problem_set(&problem, 400, "the body is not valid JSON: line %d, column %d: %.200s", bytes ? error.line : 0,
-                    bytes ? error.column : 0, bytes ? error.text : "out of memory");
+        problem_set(&problem, 400, "the body is not valid JSON: line %d, column %d: %.200s", error.line, error.column,
+                    error.text);
     json_decref(body);
     reply_problem(server, http, &problem);
     return NULL;
