@@ -24,8 +24,12 @@ typedef struct reference_model {
 /* Runs the tests on tiny models, then on golden ones if they are there. A program that uses a model below calls this
  * instead of cmocka_run_group_tests. With $TENON_LLM_FOLDER only the models of that folder are tested. */
 #define RUN_ON_MODELS(tests, set_up, tear_down)                                                                      \
-    run_on_models(tests, sizeof(tests) / sizeof *(tests), set_up, tear_down)
-int run_on_models(const struct CMUnitTest *tests, size_t n_tests, CMFixtureFunction set_up,
+    run_on_models(true, tests, sizeof(tests) / sizeof *(tests), set_up, tear_down)
+/* The same for tests that compare with no logits of others, to which golden models add little: they run on these only
+ * with $TENON_LONG. */
+#define RUN_ON_TINY_MODELS(tests, set_up, tear_down)                                                                 \
+    run_on_models(getenv("TENON_LONG") != NULL, tests, sizeof(tests) / sizeof *(tests), set_up, tear_down)
+int run_on_models(bool with_golden, const struct CMUnitTest *tests, size_t n_tests, CMFixtureFunction set_up,
                   CMFixtureFunction tear_down);
 
 /* Names of all causal models of the source, NULL at the end. */

@@ -320,5 +320,5 @@ int main(void) {
         cmocka_unit_test(loading_can_be_cancelled),
         cmocka_unit_test(senseless_sessions),
     };
-    return RUN_ON_MODELS(tests, set_up, tear_down);
+    return RUN_ON_TINY_MODELS(tests, set_up, tear_down);
 }

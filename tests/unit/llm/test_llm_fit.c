@@ -290,5 +290,5 @@ int main(void) {
         cmocka_unit_test(devices_that_give_small_pieces_are_used_or_refused_at_once),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return RUN_ON_MODELS(tests, NULL, NULL);
+    return RUN_ON_TINY_MODELS(tests, NULL, NULL);
 }

@@ -391,5 +391,5 @@ int main(void) {
         cmocka_unit_test(an_aborted_prompt_in_flight_leaves_nothing),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return RUN_ON_MODELS(tests, NULL, NULL);
+    return RUN_ON_TINY_MODELS(tests, NULL, NULL);
 }

@@ -323,5 +323,5 @@ int main(void) {
         cmocka_unit_test(growing_needs_room_for_old_and_new), cmocka_unit_test(what_cannot_be_shared_is_refused),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return RUN_ON_MODELS(tests, NULL, NULL);
+    return RUN_ON_TINY_MODELS(tests, NULL, NULL);
 }

@@ -299,5 +299,5 @@ int main(void) {
         cmocka_unit_test(overrides_are_kept_and_explained),
         cmocka_unit_test(experts_on_the_host_are_moved_for_prompts),
     };
-    return RUN_ON_MODELS(tests, NULL, NULL);
+    return RUN_ON_TINY_MODELS(tests, NULL, NULL);
 }

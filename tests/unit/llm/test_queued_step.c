@@ -144,5 +144,5 @@ int main(void) {
         cmocka_unit_test(a_session_may_be_freed_while_a_step_is_queued),
         cmocka_unit_test(a_lost_device_ends_a_greedy_loop),
     };
-    return RUN_ON_MODELS(tests, NULL, NULL);
+    return RUN_ON_TINY_MODELS(tests, NULL, NULL);
 }

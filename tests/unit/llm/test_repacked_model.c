@@ -126,5 +126,5 @@ static void packed_weights_give_the_same_logits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(packed_weights_give_the_same_logits)};
-    return RUN_ON_MODELS(tests, NULL, NULL);
+    return RUN_ON_TINY_MODELS(tests, NULL, NULL);
 }

@@ -308,6 +308,32 @@ static void host_memory_is_planned_as_well(void **state) {
     }
 }
 
+/* The printed speeds are those that are predicted; without rates of the device there are none. */
+static void predicted_speeds_are_printed(void **state) {
+    (void)state;
+    tn_model *model = open_tiny(NULL);
+    const tn_session_params p = small_params("cpu");
+    tn_session_plan *plan;
+    tn_device *cpu;
+    tn_session_speed speed;
+    char table[2048] = "", expected[128];
+    const tn_device_speed rates = tn_speed_from_rates(&(tn_device_rates){.read = 1e10, .f32 = 1e11});
+    assert_ok(tn_device_find("cpu", &cpu));
+    assert_ok(tn_device_set_speed(cpu, p.n_threads, &rates));
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_ok(tn_session_plan_predict(plan, &(tn_session_speed_params){.prompt = p.n_ubatch}, &speed));
+    assert_true(speed.prefill > speed.decode);
+    FILE *out = fmemopen(table, sizeof table, "w");
+    assert_ok(tn_session_plan_print(plan, out));
+    fclose(out);
+    snprintf(expected, sizeof expected, "fits\npredicted: prefill %.1f tokens/s, decode %.1f tokens/s\n",
+             speed.prefill, speed.decode);
+    assert_non_null(strstr(table, expected));
+    assert_ok(tn_device_set_speed(cpu, p.n_threads, NULL));
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+}
+
 /* ---- Abort ---- */
 
 static int asked, stop_at;
@@ -410,6 +436,7 @@ int main(void) {
         cmocka_unit_test(a_second_session_plans_only_what_it_adds),
         cmocka_unit_test(shrunk_memory_is_refused_with_both_figures),
         cmocka_unit_test(host_memory_is_planned_as_well),
+        cmocka_unit_test(predicted_speeds_are_printed),
         cmocka_unit_test(an_aborted_call_leaves_a_session_that_works),
         cmocka_unit_test(predictions_are_made_at_the_mean_depth),
     };
