@@ -64,7 +64,7 @@ def baseline(bench, memory, slowest):
                 if took is None:
                     print(f'left out: {name} fails, or takes longer than {slowest} s')
         memory.save_seconds()
-    return {name: memory.seconds[name][1] for name in bench.tests if memory.seconds[name][1] is not None}
+    return {name: memory.seconds[name][1] for name in bench.tests if (memory.seconds[name][1] or slowest + 1) <= slowest}
 
 
 def words_of(name):

@@ -254,6 +254,40 @@ static void every_format_is_parsed(void **state) {
     }
 }
 
+static tn_status fail_at_event(void *user, const tn_chat_event *event) {
+    (void)event;
+    int *left = user;
+    return --*left == 0 ? tn_fail(TN_E_ABORTED, "no more") : TN_OK;
+}
+
+/* Whichever event its receiver refuses, parsing ends with the receiver's status. */
+static void refused_events_end_parsing(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CASES; i++) {
+        tn_chat_prompt *prompt = prompt_in(cases[i].format);
+        const char *answer = cases[i].answer;
+        const size_t length = strlen(answer);
+        for (size_t piece = 1; piece <= length; piece += length - 1) {
+            int refused = 0, left = -1;
+            for (int k = 1; left < 0 || refused == k - 1; k++) {
+                tn_chat_parser *parser;
+                tn_status status = TN_OK;
+                left = k;
+                assert_ok(tn_chat_parser_new(prompt, &parser));
+                for (size_t at = 0; at < length && status == TN_OK; at += piece)
+                    status = tn_chat_parser_feed(parser, answer + at, piece, fail_at_event, &left);
+                if (status == TN_OK) status = tn_chat_parser_finish(parser, fail_at_event, &left);
+                tn_chat_parser_free(parser);
+                if (status != (left <= 0 ? TN_E_ABORTED : TN_OK))
+                    fail_msg("%s, event %d in pieces of %zu: status %d", cases[i].format, k, piece, status);
+                refused += left <= 0;
+            }
+            if (refused < 3) fail_msg("%s: only %d events", cases[i].format, refused);
+        }
+        tn_chat_prompt_free(prompt);
+    }
+}
+
 static void divisions_do_not_matter(void **state) {
     (void)state;
     for (size_t i = 0; i < CASES; i++) {
@@ -413,13 +447,10 @@ static void histories_are_adapted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_is_parsed),
-        cmocka_unit_test(divisions_do_not_matter),
-        cmocka_unit_test(cut_answers_are_parsed),
-        cmocka_unit_test(garbled_answers_are_parsed),
-        cmocka_unit_test(malformed_calls_become_text_with_a_note),
-        cmocka_unit_test(formats_are_selected_by_name),
-        cmocka_unit_test(histories_are_adapted),
+        cmocka_unit_test(every_format_is_parsed),       cmocka_unit_test(refused_events_end_parsing),
+        cmocka_unit_test(divisions_do_not_matter),      cmocka_unit_test(cut_answers_are_parsed),
+        cmocka_unit_test(garbled_answers_are_parsed),   cmocka_unit_test(malformed_calls_become_text_with_a_note),
+        cmocka_unit_test(formats_are_selected_by_name), cmocka_unit_test(histories_are_adapted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
