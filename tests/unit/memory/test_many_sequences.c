@@ -237,8 +237,29 @@ static void restoring_a_state_evicts_nothing(void **state) {
     }
 }
 
+static void sequences_that_do_not_exist_are_refused(void **state) {
+    (void)state;
+    tn_model *model;
+    assert_ok(tiny_model_write(path, &(tiny_options){.vocab = VOCAB}));
+    assert_ok(tn_model_open(path, NULL, &model));
+    tn_session *session = open_session(model, 3);
+    static const int32_t none[] = {-2, -1, 3, INT32_MAX};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        char text[80];
+        snprintf(text, sizeof text, "there is no sequence %d; the session has 0 to 2", none[i]);
+        assert_fails(TN_E_INVALID, tn_session_seq_shift(session, none[i], 0, -1, 1));
+        assert_string_equal(tn_error(), text);
+        if (none[i] < 0) continue; /* removes from all */
+        assert_fails(TN_E_INVALID, tn_session_seq_remove(session, none[i], 0, -1));
+        assert_string_equal(tn_error(), text);
+    }
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_that_do_not_exist_are_refused),
         cmocka_unit_test(many_sequences_compute_what_each_does_alone),
         cmocka_unit_test(many_windows_too),
         cmocka_unit_test(many_recurrent_states_too),

@@ -267,9 +267,11 @@ void on_request(struct evhttp_request *http, void *user) {
     /* With one model, bodies need not be read to know which model they name. */
     const bool later = route->need >= NEEDS_MODEL && !server->on_demand && server->preparers && !server->stopping &&
                        atomic_load(&server->models[0]->phase) == PHASE_READY;
-    if (route->method == EVHTTP_REQ_POST && !later &&
-        !(body = empty ? json_object() : read_body(server, http, route->handle == serve_adapter_scales)))
-        return;
+    if (route->method == EVHTTP_REQ_POST && !later) {
+        body = empty ? json_object() : read_body(server, http, route->handle == serve_adapter_scales);
+        if (!body && empty && !problem_set(&problem, 500, "out of memory")) reply_problem(server, http, &problem);
+        if (!body) return;
+    }
     dispatch_request(server, http, route, body);
     json_decref(body);
 }
