@@ -22,7 +22,7 @@ class Reach:
     def __init__(self, bench, usable):
         self.bench, self.place = bench, 'reach'
         self.path = os.path.join(bench.folder, 'reach.json')
-        stamp = [os.path.getmtime(os.path.join(ROOT, name)) for name in sorted(bench.commands)]
+        stamp = [2] + [os.path.getmtime(os.path.join(ROOT, name)) for name in sorted(bench.commands)]
         known = {}
         if os.path.exists(self.path):
             with open(self.path, encoding='utf-8') as file:
@@ -80,14 +80,16 @@ class Reach:
             return self.table
         text = subprocess.run(['objdump', '--dwarf=decodedline', os.path.join(self.bench.folder, self.place, LIBRARY)], capture_output=True, text=True,
                               check=True).stdout
-        table, name = [], None
-        by_base = {}
-        for path in self.bench.commands:
-            by_base.setdefault(os.path.basename(path), []).append(path)
+        # A source that begins a part of the table is named without its folder; the parts are in the order of the objects.
+        table, name, order, at = [], None, list(self.bench.commands), -1
         for row in text.split('\n'):
-            found = re.match(r'(?:CU: )?(\S*/\S+):$', row)
-            if found:
+            found = re.match(r'(?:CU: )?(\S+\.[ch]):(?:\[\+\+\])?$', row)
+            if found and '/' in found[1]:
                 name = os.path.relpath(os.path.normpath(os.path.join(self.bench.build, found[1])), ROOT)
+                continue
+            if found:
+                at = next((i for i in range(at + 1, len(order)) if os.path.basename(order[i]) == found[1]), at)
+                name = order[at]
                 continue
             found = re.match(r'(\S+)\s+(\d+|-)\s+(0x[0-9a-f]+)', row)
             if found and name and found[2] != '-' and os.path.basename(name) == found[1]:
