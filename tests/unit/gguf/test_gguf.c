@@ -208,7 +208,10 @@ static void values_of_every_type_are_read(void **state) {
     assert_fails(TN_E_NOT_FOUND, tn_gguf_need_u32(file, "no.such", &u));
     assert_non_null(strstr(tn_error(), "no.such"));
     assert_fails(TN_E_FORMAT, tn_gguf_need_u32(file, "general.architecture", &u));
+    assert_non_null(strstr(tn_error(), "\"general.architecture\" has type str, not a 32-bit integer"));
     assert_fails(TN_E_FORMAT, tn_gguf_need_str(file, "general.alignment", &str));
+    assert_non_null(strstr(tn_error(), "\"general.alignment\" is "));
+    assert_non_null(strstr(tn_error(), " (u32), not "));
     assert_ok(tn_gguf_need_u32(file, "general.alignment", &u));
     assert_int_equal(u, 64);
 

@@ -295,7 +295,10 @@ static void bad_requests_are_refused(void **state) {
     tn_trainer *t;
     make_problem(&p);
     tn_trainer_params o = tn_trainer_params_default();
+    float loss;
     assert_fails(TN_E_INVALID, tn_trainer_new(NULL, &o, &t));
+    assert_fails(TN_E_INVALID, tn_trainer_step(NULL, &loss));
+    assert_fails(TN_E_INVALID, tn_trainer_evaluate(NULL, &loss));
     o.beta1 = 1;
     assert_fails(TN_E_INVALID, tn_trainer_new(p.loss, &o, &t));
     o = tn_trainer_params_default();
