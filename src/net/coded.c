@@ -1,5 +1,5 @@
-/* Numbers that travel in fewer bytes than f32. Every rank adds what all ranks have encoded, its own part included, in the
- * order of ranks: all have the same bits. */
+/* Numbers that travel in fewer bytes than f32. Every rank adds what all ranks have encoded, its own part included, in
+ * the order of ranks: all have the same bits. */
 #include "net/transports.h"
 
 #include "base/checked.h"
@@ -50,7 +50,8 @@ static void encode_q8(const float *in, q8_block *out, size_t n) {
         }
         *out = (q8_block){.scale = finite ? most / 127 : NAN};
         const float inverse = finite && most > 0 ? 127 / most : 0;
-        for (size_t i = 0; i < count && isfinite(inverse); i++) out->values[i] = (int8_t)lrintf(in[begin + i] * inverse);
+        for (size_t i = 0; i < count && isfinite(inverse); i++)
+            out->values[i] = (int8_t)lrintf(in[begin + i] * inverse);
     }
 }
 static void decode_q8(const q8_block *in, float *out, size_t n, bool add) {
@@ -60,13 +61,17 @@ static void decode_q8(const q8_block *in, float *out, size_t n, bool add) {
     }
 }
 
-static void encode(tn_net_type type, const float *in, void *out, size_t n) {
-    if (type == TN_NET_BF16) encode_bf16(in, out, n);
-    else encode_q8(in, out, n);
+static void encode_values(tn_net_type type, const float *in, void *out, size_t n) {
+    if (type == TN_NET_BF16)
+        encode_bf16(in, out, n);
+    else
+        encode_q8(in, out, n);
 }
-static void decode(tn_net_type type, const void *in, float *out, size_t n, bool add) {
-    if (type == TN_NET_BF16) decode_bf16(in, out, n, add);
-    else decode_q8(in, out, n, add);
+static void decode_values(tn_net_type type, const void *in, float *out, size_t n, bool add) {
+    if (type == TN_NET_BF16)
+        decode_bf16(in, out, n, add);
+    else
+        decode_q8(in, out, n, add);
 }
 
 size_t tn__coded_bytes(const tn_net *net) {
@@ -87,11 +92,11 @@ tn_status tn__coded_reduce(tn_net *net, const float *in, float *out, size_t n) {
     char *own = net->coded, *all = own + CODED_PIECE * sizeof(float);
     for (size_t begin = 0; begin < n; begin += CODED_PIECE) {
         const size_t count = TN__MIN(n - begin, (size_t)CODED_PIECE), size = coded_size(net->type, count);
-        encode(net->type, in + begin, own, count);
+        encode_values(net->type, in + begin, own, count);
         for (int r = 0; r < net->size; r++) sizes[r] = size;
         TN_TRY(net->ops->all_gather(net, own, sizes, all));
         for (int r = 0; r < net->size; r++)
-            decode(net->type, all + (size_t)r * size, out + begin, count, r > 0);
+            decode_values(net->type, all + (size_t)r * size, out + begin, count, r > 0);
     }
     return TN_OK;
 }
@@ -99,7 +104,7 @@ tn_status tn__coded_reduce(tn_net *net, const float *in, float *out, size_t n) {
 tn_status tn__coded_send(tn_net *net, int to, const float *values, size_t n) {
     for (size_t begin = 0; begin < n; begin += CODED_PIECE) {
         const size_t count = TN__MIN(n - begin, (size_t)CODED_PIECE);
-        encode(net->type, values + begin, net->coded, count);
+        encode_values(net->type, values + begin, net->coded, count);
         TN_TRY(net->ops->send(net, to, net->coded, coded_size(net->type, count)));
     }
     return TN_OK;
@@ -108,7 +113,7 @@ tn_status tn__coded_receive(tn_net *net, int from, float *values, size_t n) {
     for (size_t begin = 0; begin < n; begin += CODED_PIECE) {
         const size_t count = TN__MIN(n - begin, (size_t)CODED_PIECE);
         TN_TRY(net->ops->receive(net, from, net->coded, coded_size(net->type, count), false));
-        decode(net->type, net->coded, values + begin, count, false);
+        decode_values(net->type, net->coded, values + begin, count, false);
     }
     return TN_OK;
 }

@@ -52,13 +52,9 @@ static tn_status delay_receive(tn_net *net, int from, void *data, size_t size, b
     hold(net, 1, size);
     return TN_OK;
 }
-static void delay_abort(tn_net *net, tn_status status, const char *text) {
-    tn_net_abort(net->inner, status, text);
-}
+static void delay_abort(tn_net *net, tn_status status, const char *text) { tn_net_abort(net->inner, status, text); }
 static size_t delay_bytes(const tn_net *net) { return tn_net_bytes(net->inner); }
-static void delay_free(tn_net *net) {
-    tn_free(net->impl);
-}
+static void delay_free(tn_net *net) { tn_free(net->impl); }
 
 tn_status tn__net_delay_open(uint64_t latency_ns, double rate, tn_net *net) {
     static const tn_net_ops ops = {.free = delay_free,

@@ -113,8 +113,8 @@ static tn_status open_transport(const char *spec, const tn_net_params *params, t
             return tn_fail(TN_E_SYNTAX, "'%s': shm:FD names an open file descriptor", spec);
         return tn__net_shm_open((int)fd, params, net);
     }
-    return tn_fail(TN_E_NOT_FOUND, "there is no transport '%s' (there are: shm:FD, mpi, nccl:SPEC, delay:LATENCY[,RATE]:SPEC)",
-                   spec);
+    return tn_fail(TN_E_NOT_FOUND,
+                   "there is no transport '%s' (there are: shm:FD, mpi, nccl:SPEC, delay:LATENCY[,RATE]:SPEC)", spec);
 }
 
 static void free_transport(tn_net *net) {

@@ -1,7 +1,7 @@
 # Part of run.sh: ranks of an MPI job on two machines (network namespaces) that are killed, stopped or cut off while loading, in a
 # prompt, while generating and while serving; another version on one of them. Whoever is not stopped must end within the timeout.
-# shellcheck source=tests/support/machines.sh
-. "$here/../support/machines.sh"
+# shellcheck source=tests/fault/network.sh
+. "$here/network.sh"
 machines_timeout=2 machines_slack=8
 head -c 1500 long.txt > prompt.txt
 

@@ -1,5 +1,5 @@
-/* Stand-ins for NCCL and the CUDA driver: memory of the GPU is memory of the process, and ranks exchange through a file.
- * FAKE_NCCL=refuse, hang or fail: joining is refused as two ranks on one GPU are, never ends, or sums fail. */
+/* Stand-ins for NCCL and the CUDA driver: memory of the GPU is memory of the process, and ranks exchange through a
+ * file. FAKE_NCCL=refuse, hang or fail: joining is refused as two ranks on one GPU are, never ends, or sums fail. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>

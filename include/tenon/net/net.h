@@ -17,8 +17,8 @@ enum { TN_NET_RANKS_MOST = 64 };
 
 typedef struct tn_net tn_net;
 
-/* How the numbers of sums and of tn_net_send_floats travel: bf16 takes half the bytes of f32, q8 (blocks of 32 with one
- * scale) little more than a quarter. Results are rounded accordingly, and the same on all ranks. */
+/* How the numbers of sums and of tn_net_send_floats travel: bf16 takes half the bytes of f32, q8 (blocks of 32 with
+ * one scale) little more than a quarter. Results are rounded accordingly, and the same on all ranks. */
 typedef enum tn_net_type { TN_NET_F32, TN_NET_BF16, TN_NET_Q8 } tn_net_type;
 
 typedef struct tn_net_params {
@@ -31,10 +31,9 @@ typedef struct tn_net_params {
 /* Opens a transport by its specification:
  *   "shm:FD"      memory between processes of this machine, made by tn_net_shm_new and inherited
  *   "mpi"         MPI, through a module that is loaded; rank and number of ranks are MPI's
- *   "nccl:SPEC"   large sums through the GPUs of the ranks with NCCL, a module that is loaded; all else through another
- *                 transport
- *   "delay:LATENCY[,RATE]:SPEC"  another transport whose messages arrive later, e.g. "delay:100us,1G:shm:5"
- * TN_E_NOT_FOUND: there is no such transport or module. */
+ *   "nccl:SPEC"   large sums through the GPUs of the ranks with NCCL, a module that is loaded; all else through
+ * another transport "delay:LATENCY[,RATE]:SPEC"  another transport whose messages arrive later, e.g.
+ * "delay:100us,1G:shm:5" TN_E_NOT_FOUND: there is no such transport or module. */
 TN_API tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **net) TN_MUST_CHECK;
 TN_API void tn_net_free(tn_net *net);
 /* The ranks of a group of threads: nets[0 … n_ranks-1]. Free all of them. */
@@ -50,7 +49,8 @@ TN_API size_t tn_net_bytes(const tn_net *net); /* memory of its buffers that a r
 /* The first failure, or TN_OK; sets the message. */
 TN_API tn_status tn_net_status(const tn_net *net) TN_MUST_CHECK;
 
-/* out[i] = Σ over ranks of in[i] in the transport's type, added in the order of ranks: all ranks get the same bits. in == out is allowed. */
+/* out[i] = Σ over ranks of in[i] in the transport's type, added in the order of ranks: all ranks get the same bits.
+ * in == out is allowed. */
 TN_API tn_status tn_net_all_reduce(tn_net *net, const float *in, float *out, size_t n) TN_MUST_CHECK;
 /* The parts of all ranks in their order; sizes[r] bytes are rank r's. */
 TN_API tn_status tn_net_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) TN_MUST_CHECK;

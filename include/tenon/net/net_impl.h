@@ -29,15 +29,15 @@ struct tn_net {
     int rank, size;
     uint32_t timeout_ms;
     void *impl;
-    tn_net *inner; /* that this transport uses for what it does not do itself; freed after it, may be NULL */
+    tn_net *inner;    /* that this transport uses for what it does not do itself; freed after it, may be NULL */
     tn_net_type type; /* of sums and states, which the library encodes */
     char *coded;      /* its buffer; NULL: f32 */
     tn_status status; /* the first failure */
     char error[512];
 };
 
-/* The entry point of a loadable transport, libtenon_net-NAME.so. `open` fills `net`, which the library has cleared but for `inner`;
- * rank and size may come from the launcher. */
+/* The entry point of a loadable transport, libtenon_net-NAME.so. `open` fills `net`, which the library has cleared
+ * but for `inner`; rank and size may come from the launcher. */
 typedef struct tn_net_module {
     uint32_t interface; /* TN_NET_INTERFACE it was built with */
     tn_status (*open)(const tn_net_params *params, tn_net *net);

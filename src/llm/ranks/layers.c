@@ -76,7 +76,8 @@ tn_status tn__divide_layers(tn_model *m) {
 static void run_send(const tn_custom_job *job) {
     const tn__division *d = job->user;
     const tn_tensor *x = job->result->src[0];
-    if (job->ith == 0) (void)!tn_net_send_floats(d->net, (d->rank + 1) % d->n_ranks, x->data, (size_t)tn_nelements(x));
+    if (job->ith == 0)
+        (void)!tn_net_send_floats(d->net, (d->rank + 1) % d->n_ranks, x->data, (size_t)tn_nelements(x));
 }
 static void run_receive(const tn_custom_job *job) {
     const tn__division *d = job->user;

@@ -4,9 +4,9 @@
  * formed in the order of ranks, small ones by every rank, of large ones a slice by each: MPI_Allreduce may give ranks
  * different last bits, and a MoE router would then choose other experts.
  *
- * MPI moves messages while it is called. While messages are under way and the rank computes, a thread calls it; a lock
- * lets one thread in at a time. The same thread sends the heartbeat of rank 0, without which ranks that wait for a note
- * could not tell a rank 0 that has nothing to do from one that is stopped or cut off. */
+ * MPI moves messages while it is called. While messages are under way and the rank computes, a thread calls it; a
+ * lock lets one thread in at a time. The same thread sends the heartbeat of rank 0, without which ranks that wait for
+ * a note could not tell a rank 0 that has nothing to do from one that is stopped or cut off. */
 #include "tenon/net/net_impl.h"
 
 #include <mpi.h>
@@ -199,7 +199,8 @@ static tn_status mpi_all_gather(tn_net *net, const void *part, const size_t *siz
         starts[r] = (int)at;
     }
     MPI_Request request;
-    MPI_TRY(m, MPI_Iallgatherv(part, counts[net->rank], MPI_BYTE, out, counts, starts, MPI_BYTE, MPI_COMM_WORLD, &request));
+    MPI_TRY(m, MPI_Iallgatherv(part, counts[net->rank], MPI_BYTE, out, counts, starts, MPI_BYTE, MPI_COMM_WORLD,
+                               &request));
     return finish_request(net, &request, "all-gather", false);
 }
 
@@ -221,7 +222,8 @@ static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, boo
     for (size_t begin = 0; begin < size; begin += m->message_bytes) {
         const size_t count = size - begin < m->message_bytes ? size - begin : m->message_bytes;
         MPI_Request request;
-        MPI_TRY(m, MPI_Irecv((char *)data + begin, (int)count, MPI_BYTE, from, TAG_MESSAGE, MPI_COMM_WORLD, &request));
+        MPI_TRY(m,
+                MPI_Irecv((char *)data + begin, (int)count, MPI_BYTE, from, TAG_MESSAGE, MPI_COMM_WORLD, &request));
         TN_TRY(finish_request(net, &request, "receive", idle));
     }
     return TN_OK;
@@ -254,7 +256,8 @@ static void *watch_call(void *user) {
     return NULL;
 }
 static void begin_watch(mpi_watch *w, const tn_net *net, const char *what) {
-    *w = (mpi_watch){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, .timeout_ms = net->timeout_ms, .what = what};
+    *w =
+        (mpi_watch){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, .timeout_ms = net->timeout_ms, .what = what};
     w->runs = pthread_create(&w->thread, NULL, watch_call, w) == 0;
 }
 static void end_watch(mpi_watch *w) {
@@ -266,8 +269,8 @@ static void end_watch(mpi_watch *w) {
     pthread_join(w->thread, NULL);
 }
 
-/* MPI has no other way to reach ranks that wait in a call: the launcher ends them. Where it does not, because it is cut
- * off, this rank ends by itself, and the others after their timeout. */
+/* MPI has no other way to reach ranks that wait in a call: the launcher ends them. Where it does not, because it is
+ * cut off, this rank ends by itself, and the others after their timeout. */
 static void end_job(int status) {
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_SECONDS);
@@ -298,8 +301,7 @@ static void mpi_free(tn_net *net) {
         pthread_join(m->mover, NULL);
     }
     for (int i = 0; i < SENDS; i++) {
-        if (net->status == TN_OK)
-            (void)finish_request(net, &m->requests[i], "send", false);
+        if (net->status == TN_OK) (void)finish_request(net, &m->requests[i], "send", false);
         tn_free(m->messages[i]);
     }
     for (int r = 1; r < net->size && net->rank == 0 && net->status == TN_OK; r++)

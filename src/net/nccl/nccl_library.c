@@ -9,7 +9,8 @@ typedef struct library_entry {
     const char *name;
     size_t at; /* of the pointer in nccl_library */
 } library_entry;
-#define ENTRY(name, field) {name, offsetof(nccl_library, field)}
+#define ENTRY(name, field)                                                                                           \
+    { name, offsetof(nccl_library, field) }
 
 static tn_status open_library(const char *file, const library_entry *entries, size_t n, nccl_library *l,
                               void **handle) {

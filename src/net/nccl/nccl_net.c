@@ -37,7 +37,7 @@ typedef struct nccl_join {
     int rank, size, result;
 } nccl_join;
 
-static void *join_ranks(void *user) {
+static void *join_nccl(void *user) {
     nccl_join *j = user;
     j->result = j->library->set_context(j->context);
     if (j->result == CUDA_OK) j->result = j->library->init_rank(&j->comm, j->size, j->id, j->rank);
@@ -51,7 +51,7 @@ static tn_status join_in_time(tn_net *net, const nccl_id *id) {
     nccl_join *j = tn_calloc(1, sizeof *j);
     if (!j) return TN_E_NOMEM;
     *j = (nccl_join){&n->library, n->context, *id, NULL, net->rank, net->size, 0};
-    const int error = pthread_create(&thread, NULL, join_ranks, j);
+    const int error = pthread_create(&thread, NULL, join_nccl, j);
     if (error) {
         tn_free(j);
         return tn_fail(TN_E_NOMEM, "a thread cannot be started: %s", strerror(error));
@@ -84,9 +84,8 @@ static tn_status wait_stream(const tn_net *net) {
         TN_TRY(nccl_check(&n->library, failed, "all-reduce"));
         const uint64_t waited = tn_time_ns() - begin;
         if (waited > (uint64_t)net->timeout_ms * 1000000)
-            return tn_fail(TN_E_DEVICE_LOST,
-                           "rank %d of %d: all-reduce: the other ranks have not answered for %u ms", net->rank,
-                           net->size, net->timeout_ms);
+            return tn_fail(TN_E_DEVICE_LOST, "rank %d of %d: all-reduce: the other ranks have not answered for %u ms",
+                           net->rank, net->size, net->timeout_ms);
         if (waited > POLL_NS) nanosleep(&(struct timespec){0, NAP_NS}, NULL);
     }
 }
@@ -96,8 +95,8 @@ static tn_status reduce_staged(tn_net *net, const float *in, float *out, size_t 
     const nccl_library *l = &m->library;
     void *memory = (void *)(uintptr_t)m->memory;
     TN_TRY(nccl_check_cuda(l, l->to_device(m->memory, in, n * sizeof *in, m->stream), "copy to the GPU"));
-    TN_TRY(nccl_check(l, l->all_reduce(memory, memory, n, NCCL_FLOAT32, NCCL_SUM, m->comm, m->stream),
-                      "ncclAllReduce"));
+    TN_TRY(
+        nccl_check(l, l->all_reduce(memory, memory, n, NCCL_FLOAT32, NCCL_SUM, m->comm, m->stream), "ncclAllReduce"));
     TN_TRY(nccl_check_cuda(l, l->to_host(out, m->memory, n * sizeof *out, m->stream), "copy from the GPU"));
     return wait_stream(net);
 }

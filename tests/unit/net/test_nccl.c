@@ -1,5 +1,5 @@
-/* Sums through NCCL: with a stand-in for NCCL and the CUDA driver (tests/modules/fake_nccl.c), or with the real ones where
- * TENON_NCCL=real. */
+/* Sums through NCCL: with a stand-in for NCCL and the CUDA driver (tests/modules/fake_nccl.c), or with the real ones
+ * where TENON_NCCL=real. */
 #include "support.h"
 
 #include "tenon/net/net.h"

@@ -61,9 +61,8 @@ int device_ranks_start(const struct args *args, const char *path, tn_model_param
     if (n < 2) return EXIT_OK;
     struct device_ranks *ranks = calloc(1, sizeof *ranks);
     if (!ranks) return fail("out of memory");
-    const tn_net_params net_params = {.n_ranks = n,
-                                      .timeout_ms = (uint32_t)(args_int(args, "net-timeout") * 1000),
-                                      .type = ranks_type(args)};
+    const tn_net_params net_params = {
+        .n_ranks = n, .timeout_ms = (uint32_t)(args_int(args, "net-timeout") * 1000), .type = ranks_type(args)};
     tn_status status = tn_net_threads(&net_params, ranks->nets);
     if (status != TN_OK) {
         free(ranks);

@@ -1,5 +1,6 @@
 /* Ranks on described machines: each rank's session is planned and predicted on a simulated device, or on a device of
- * this machine that was measured, and messages are added by a latency-bandwidth model. docs/scaling.md has the formula.
+ * this machine that was measured, and messages are added by a latency-bandwidth model. docs/scaling.md has the
+ * formula.
  *
  * An all-reduce of B bytes among n ranks takes the least of
  *   ⌈log2 n⌉ · (latency + B / rate)                  recursive doubling
@@ -95,10 +96,10 @@ static int parse_nodes(const char *text, struct machines *m) {
     m->local = valid && !strchr(m->device, ',') && tn_device_find(m->device, &found) == TN_OK;
     tn_error_clear();
     if (valid && m->device[0] && (int64_t)m->nodes * m->devices <= TN_NET_RANKS_MOST) return EXIT_OK;
-    return fail(
-        "--nodes takes [MACHINESx]DEVICESx DEVICE[,link=RATE,link-latency=TIME][; net=RATE,latency=TIME,prompt=TOKENS] with "
-        "up to %d devices, as in \"2x8x h200,link=450G; net=50G,latency=3us\", not \"%s\"",
-        TN_NET_RANKS_MOST, text);
+    return fail("--nodes takes [MACHINESx]DEVICESx DEVICE[,link=RATE,link-latency=TIME][; "
+                "net=RATE,latency=TIME,prompt=TOKENS] with "
+                "up to %d devices, as in \"2x8x h200,link=450G; net=50G,latency=3us\", not \"%s\"",
+                TN_NET_RANKS_MOST, text);
 }
 
 /* ---- Messages ---- */
@@ -162,12 +163,13 @@ static tn_status plan_rank(const char *path, const struct machines *m, const tn_
     if (status == TN_OK) {
         const tn_fit_device *d = &fit.devices[0];
         const tn_session_params used = tn_session_plan_params(plan);
-        *figures = (struct rank_figures){.bytes = d->weights + d->mapped + d->cache + d->compute + d->scratch + d->own,
-                                         .available = d->free,
-                                         .prefill = speed.prefill_run.streams[0],
-                                         .decode = speed.decode_run.streams[0],
-                                         .n_ubatch = used.n_ubatch,
-                                         .n_seqs = used.n_seqs};
+        *figures =
+            (struct rank_figures){.bytes = d->weights + d->mapped + d->cache + d->compute + d->scratch + d->own,
+                                  .available = d->free,
+                                  .prefill = speed.prefill_run.streams[0],
+                                  .decode = speed.decode_run.streams[0],
+                                  .n_ubatch = used.n_ubatch,
+                                  .n_seqs = used.n_seqs};
     }
     tn_fit_free(&fit);
     tn_session_plan_free(plan);
@@ -219,8 +221,8 @@ static tn_status plan_split(const char *path, const struct machines *m, const tn
     return TN_OK;
 }
 
-/* A local device has the peaks of `tenon devices --measure`, which the caller has loaded. Of described ones the messages run on the CPU,
- * which the model of messages counts. */
+/* A local device has the peaks of `tenon devices --measure`, which the caller has loaded. Of described ones the
+ * messages run on the CPU, which the model of messages counts. */
 static int declare_peaks(const struct machines *m, int n_threads) {
     tn_device *cpu, *device;
     tn_device_speed speed;

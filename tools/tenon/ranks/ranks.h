@@ -7,8 +7,8 @@
 #include "tenon/cpu.h"
 #include "tenon/llm.h"
 
-/* Tokens of a micro-batch of ranks with whole layers on CPUs, where --ubatch does not say: they wait less for each other
- * with small ones, which cost CPUs nothing. */
+/* Tokens of a micro-batch of ranks with whole layers on CPUs, where --ubatch does not say: they wait less for each
+ * other with small ones, which cost CPUs nothing. */
 enum { RANKS_PIPELINED_UBATCH = 64 };
 
 /* Joins the ranks that the options ask for: starts processes with --ranks, or connects to those of mpirun. *net is

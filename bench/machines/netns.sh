@@ -2,10 +2,10 @@
 # netns.sh BUILD MODEL COMMAND…: two machines of network namespaces, joined by a veth link that tbf shapes, with one rank of an
 # MPI job (Open MPI) in each. Needs root and iproute2. Latency is added by the delay transport, because many kernels lack netem.
 #
-#   bench/netns.sh build model.gguf link           time of sums between the ranks: what tenon plan needs of the link
-#   bench/netns.sh build model.gguf peaks          the speed of both machines, measured at the same time: they share one memory
-#   bench/netns.sh build model.gguf compare        measured and predicted speed of both splits, and of one rank
-#   bench/netns.sh build model.gguf run ARGUMENTS  tenon with these arguments, as two ranks
+#   bench/machines/netns.sh build model.gguf link           time of sums between the ranks: what tenon plan needs of the link
+#   bench/machines/netns.sh build model.gguf peaks          the speed of both machines, measured at the same time: they share one memory
+#   bench/machines/netns.sh build model.gguf compare        measured and predicted speed of both splits, and of one rank
+#   bench/machines/netns.sh build model.gguf run ARGUMENTS  tenon with these arguments, as two ranks
 #
 # RATE (bits per second for tc, 1gbit) and LATENCY (100us) describe the link. Peaks are kept in $XDG_CACHE_HOME.
 set -u
@@ -13,7 +13,7 @@ build=$(realpath "${1:?folder of the build}") model=$(realpath "${2:?model}") co
 shift 3
 rate=${RATE:-1gbit} latency=${LATENCY:-100us}
 work=$(mktemp -d)
-. "$(dirname "$0")/../tests/support/machines.sh"
+. "$(dirname "$0")/../../tests/fault/network.sh"
 end() {
     machines_end
     rm -rf "$work"
