@@ -212,6 +212,7 @@ typedef struct tn__arch {
     /* Builds a layer, where it is not what the shared builder (build/graph.c) makes of the switches above; NULL: that
      * does. From the state before the layer to the state after it. */
     tn_tensor *(*layer)(struct tn__builder *b, int32_t il, tn_tensor *x);
+    bool layers_add_embedding; /* `layer` reads the embedding, too: ranks cannot have whole layers */
     /* From the embedding to the state before the first layer, and from the state after the last layer to that before
      * the last norm; NULL: they are the same. */
     tn_tensor *(*begin)(struct tn__builder *b, tn_tensor *x);

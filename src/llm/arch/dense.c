@@ -481,6 +481,7 @@ const tn__arch tn__dense_families[] = {
         .unused = "ffn_gate.scale ffn_up.scale",
         .read = tn__read_logit_scale,
         .layer = build_talkie_layer,
+        .layers_add_embedding = true,
     },
     {
         .info = {.name = "xverse", .classes = {{"XverseForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},

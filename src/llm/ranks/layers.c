@@ -5,8 +5,8 @@
 /* What a layer of another rank would have to know of an earlier one makes this impossible. */
 static tn_status check_layers(const tn_model *m) {
     const tn__hparams *h = &m->h;
-    bool alone = !m->arch->begin && !m->arch->end && h->causal && !h->residual_block && !h->n_embd_layer &&
-                 h->n_stored_layers == h->n_layer;
+    bool alone = !m->arch->begin && !m->arch->end && !m->arch->layers_add_embedding && h->causal &&
+                 !h->residual_block && !h->n_embd_layer && h->n_stored_layers == h->n_layer;
     for (int32_t i = 0; i < h->n_layer; i++)
         alone = alone && !h->layers[i].cells_of && h->layers[i].indexer != TN__INDEXER_EARLIER;
     if (!alone)
