@@ -117,7 +117,19 @@ typedef struct tn_guess {
     int32_t n;
     tn_token guess[TN_GUESS_MOST];
     float probs[TN_GUESS_MOST];
+    /* A tree: the index in `guess` of the token before each token, -1: the sampled one. Parents stand before their
+     * children, what is likelier first. Otherwise a line. Only in sessions with n_branches. */
+    bool tree;
+    int32_t parents[TN_GUESS_MOST];
+    /* Of a tree, once it was checked: the last of its tokens that was right, -1: none. */
+    int32_t at;
 } tn_guess;
+
+/* The guessed token after `at` (-1: the sampled one) that is this one, or -1. */
+TN_API int32_t tn_guess_find(const tn_guess *guess, int32_t at, tn_token token);
+/* The branch of the session's sequence that the guess's token `at` is in (tn_session_seq_take_branch), where the
+ * parents of the batch are those of the guess. */
+TN_API int32_t tn_guess_branch(const tn_guess *guess, int32_t at);
 
 /* Guesses for TN_SPEC_CALLBACK: fills guess->guess, probs and n, up to `room`. An error turns guessing off. */
 typedef tn_status (*tn_propose_fn)(void *user, tn_guess *guess);

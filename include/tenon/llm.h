@@ -149,6 +149,9 @@ typedef struct tn_session_params {
     int32_t n_seqs;   /* sequence ids are 0 … n_seqs-1 */
     /* Guessed tokens of a sequence that a decode can check and that can be taken back (generate.h), to 64. */
     int32_t n_guess;
+    /* Branches beside the first lines of trees of guesses (tn_batch.parents), of all sequences together, to 1024.
+     * Models with recurrent state have none. */
+    int32_t n_branches;
     bool states;            /* decodes also give the hidden state of every token (tn_session_state) */
     int32_t n_outputs;      /* max rows of logits kept per decode; 0: n_seqs, and the guesses of 8 sequences */
     int32_t n_candidates;   /* largest logits of a row that a batch with `candidates` gives, to 1024; 0: none */
@@ -366,6 +369,11 @@ typedef struct tn_batch {
      * row; NULL: none. Recurrent layers hold the state before each of them until the sequence goes on without
      * guesses. */
     const bool *guesses;
+    /* Trees of guesses: for every guessed token the index in the batch of the token before it; -1, and NULL: the
+     * sequence's previous one in the batch. A token whose parent is followed already begins a branch; the
+     * branches of a sequence are numbered from 1 in this order, and stay until the sequence is decoded or changed
+     * again. Such a batch is one micro-batch at most. TN_E_FULL: more branches than n_branches of the session. */
+    const int32_t *parents;
     /* Only the argmax of those rows is computed (tn_session_argmax); logits stay on the device. In a loop over single
      * tokens a device that has the whole model computes the next step while the caller handles the last token. */
     bool argmax;
@@ -441,6 +449,9 @@ TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t
  * then holds is what it held before them: nothing is computed again. TN_E_UNSUPPORTED: the model has recurrent
  * layers, and the tokens were not marked as guesses. */
 TN_API tn_status tn_session_seq_rewind(tn_session *session, int32_t seq, int32_t n);
+/* The sequence goes on as one of its branches (tn_batch.parents) with its first n tokens; the rest of the tree is
+ * taken back. 0 is its first line, as above. */
+TN_API tn_status tn_session_seq_take_branch(tn_session *session, int32_t seq, int32_t branch, int32_t n);
 /* The sequences share the cells. */
 TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to);
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */

@@ -26,7 +26,10 @@ static tn_status stage_batch_token(tn_session *s, const tn_batch *b, int32_t i) 
         return tn_fail(TN_E_INVALID, "token %d is %d; the vocabulary has %d", i, b->tokens[i], m->h.n_vocab);
     if (b->positions && b->positions[i] < 0)
         return tn_fail(TN_E_INVALID, "token %d has position %d", i, b->positions[i]);
-    g->positions[i] = b->positions ? b->positions[i] : next_position(s, i);
+    if (i == 0 || g->seqs[i] != g->seqs[i - 1]) tn__branches_drop(s, g->seqs[i]);
+    g->positions[i] = b->positions                       ? b->positions[i]
+                      : b->parents && b->parents[i] >= 0 ? g->positions[TN__MIN(b->parents[i], i)] + 1
+                                                         : next_position(s, i);
     const tn_tensor *learned = m->w.pos_embd;
     if (learned && g->positions[i] >= learned->ne[1])
         return tn_fail(TN_E_INVALID, "token %d has position %d; the model has learned %lld positions", i,
@@ -42,6 +45,9 @@ static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted
     if (s->plan->model->h.head_layer && !b->states)
         return tn_fail(TN_E_INVALID, "a head needs the hidden states of the model: set `states` of the batch");
     *n_wanted = 0;
+    for (int32_t i = 0; b->parents && i < b->n_tokens; i++)
+        if (b->parents[i] < -1 || b->parents[i] >= i)
+            return tn_fail(TN_E_INVALID, "token %d has parent %d, which is no earlier token", i, b->parents[i]);
     for (int32_t i = 0; i < b->n_tokens; i++) {
         TN_TRY(stage_batch_token(s, b, i));
         s->staging.wanted[i] = tn__wants_row(s, b, i);
@@ -52,7 +58,7 @@ static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted
         return tn_fail(TN_E_INVALID,
                        "%d rows of logits are wanted, the session keeps %d: raise n_outputs, or use tn_session_score",
                        *n_wanted, p->n_outputs);
-    return TN_OK;
+    return b->parents ? tn__branches_stage(s, b) : TN_OK;
 }
 
 /* ---- Micro-batches ---- */
@@ -64,23 +70,29 @@ typedef struct micro_batch {
     tn__step *steps;
 } micro_batch;
 
+static tn_status take_lists(tn_session *s, const tn_batch *b, const micro_batch *m) {
+    if (b->parents) return tn__branches_take_cells(s, b);
+    return tn__kv_take(&s->plan->kv, m->n, s->staging.positions + m->begin, s->staging.seqs + m->begin, m->rows,
+                       m->steps);
+}
+
 /* Where pages run out, kept prefixes are given up, then partly filled pages are gathered. */
 static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch *m) {
     const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
     tn_status status;
     tn__tiers_leave_window(s, m->n, positions, seqs);
-    do status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
+    do status = take_lists(s, b, m);
     while (status == TN_E_FULL && tn__prefixes_make_room(s));
     if (status == TN_E_FULL) {
         TN_TRY(tn_session_defragment(s));
-        status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows, m->steps);
+        status = take_lists(s, b, m);
     }
     if (status == TN_OK)
         status = tn__recurrent_hold(&s->plan->kv.states, m->n, positions, seqs,
                                     b->guesses ? b->guesses + m->begin : NULL, m->steps);
     if (status != TN_OK || !s->prefixes.n) return status;
     const int32_t *rows = m->rows[s->prefixes.group];
-    tn__prefixes_write(s, m->n, b->tokens + m->begin, positions, seqs, rows);
+    tn__prefixes_write(s, m->n, b->tokens + m->begin, positions, seqs, b->parents, rows);
     tn__checkpoints_stage(s, b, m->begin, m->n, rows, m->steps);
     return TN_OK;
 }
@@ -115,6 +127,7 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
                               .tokens = b->tokens + m->begin,
                               .positions = g->positions + m->begin,
                               .seqs = g->seqs + m->begin,
+                              .lists = b->parents ? g->lists : NULL,
                               .steps = m->steps,
                               .states = b->states ? b->states + (size_t)m->begin * (size_t)p->model->h.n_embd : NULL,
                               .out_rows = g->out_rows,
@@ -243,6 +256,7 @@ static void remove_batch(tn_session *s, int32_t n_tokens) {
     for (int32_t i = 0, end; i < n_tokens; i = end) {
         for (end = i + 1; end < n_tokens && seqs[end] == seqs[i] && positions[end] == positions[end - 1] + 1;) end++;
         (void)tn_session_seq_remove(s, seqs[i], positions[i], positions[end - 1] + 1);
+        tn__branches_drop(s, seqs[i]);
     }
 }
 

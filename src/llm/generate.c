@@ -14,9 +14,9 @@ typedef struct tn__sequence {
     bool pending; /* the generator's token is not decoded yet: its decode failed */
     /* With a speculator. Rows of logits after the token and after each guess; those up to `n_right` are sampled. */
     struct guessing {
-        float *rows;      /* [1 + n_guess][n_vocab] */
-        tn_token *tokens; /* of the sequence; room for the context */
-        int32_t n_tokens, n_right;
+        float *rows;                   /* [1 + n_guess][n_vocab] */
+        tn_token *tokens;              /* of the sequence; room for the context */
+        int32_t n_tokens, n_right, at; /* at: the last right token of the guess, -1: none */
         tn_guess guess;
         bool open; /* guesses of the last decode are not checked yet */
     } * guessing;
@@ -116,9 +116,12 @@ static tn_status end_check(tn_session *s, int32_t seq, tn__sequence *sequence, b
     const size_t vocab = (size_t)s->plan->model->h.n_vocab;
     if (!g->open) return TN_OK;
     g->open = false;
-    if (keeps) memcpy(sequence->logits, g->rows + (size_t)g->n_right * vocab, vocab * sizeof *g->rows);
+    if (keeps) memcpy(sequence->logits, g->rows + (size_t)(g->at + 1) * vocab, vocab * sizeof *g->rows);
+    g->guess.at = g->at;
     tn_speculator_checked(s->speculator, &g->guess, g->n_right);
-    return g->n_right < g->guess.n ? tn_session_seq_rewind(s, seq, g->n_tokens) : TN_OK;
+    return g->n_right < g->guess.n
+               ? tn_session_seq_take_branch(s, seq, tn_guess_branch(&g->guess, g->at), g->n_tokens)
+               : TN_OK;
 }
 
 tn_status tn_session_settle(tn_session *s, int32_t seq) {
@@ -140,6 +143,7 @@ static tn_status decode_guess(tn_session *s, int32_t seq, tn_sampler *sampler, s
     const int32_t held = g->n_tokens, left = s->plan->params.n_ctx - 2 - held;
     tn_token tokens[1 + TN_GUESS_MOST];
     int32_t seqs[1 + TN_GUESS_MOST];
+    int32_t parents[1 + TN_GUESS_MOST];
     bool outputs[1 + TN_GUESS_MOST], guesses[1 + TN_GUESS_MOST];
     g->tokens[held] = token;
     g->guess = (tn_guess){.seq = seq,
@@ -148,20 +152,34 @@ static tn_status decode_guess(tn_session *s, int32_t seq, tn_sampler *sampler, s
                           .room = TN__MAX(TN__MIN(left, s->plan->params.n_guess), 0),
                           .sampler = sampler};
     TN_TRY(tn_speculator_propose(s->speculator, &g->guess, 1));
-    const int32_t n = 1 + g->guess.n;
+    int32_t n = 1 + g->guess.n;
     for (int32_t i = 0; i < n; i++) {
         tokens[i] = i ? g->guess.guess[i - 1] : token;
         seqs[i] = seq;
         outputs[i] = true;
         guesses[i] = i > 0;
+        parents[i] = i && g->guess.tree ? g->guess.parents[i - 1] + 1 : -1;
     }
-    const tn_batch batch = {.n_tokens = n, .tokens = tokens, .seqs = seqs, .outputs = outputs, .guesses = guesses};
-    TN_TRY(tn_session_decode(s, &batch));
+    tn_batch batch = {.n_tokens = n,
+                      .tokens = tokens,
+                      .seqs = seqs,
+                      .outputs = outputs,
+                      .guesses = guesses,
+                      .parents = g->guess.tree ? parents : NULL};
+    tn_status status = tn_session_decode(s, &batch);
+    if (status == TN_E_FULL && n > 1) { /* there is no room for the guess */
+        batch.n_tokens = n = 1;
+        batch.parents = NULL;
+        g->guess.n = 0;
+        status = tn_session_decode(s, &batch);
+    }
+    TN_TRY(status);
     const size_t vocab = (size_t)s->plan->model->h.n_vocab;
     for (int32_t i = 0; i < n; i++)
         memcpy(g->rows + (size_t)i * vocab, tn_session_logits(s, i), vocab * sizeof *g->rows);
     g->n_tokens = held + 1;
     g->n_right = 0;
+    g->at = -1;
     g->open = true;
     return TN_OK;
 }
@@ -169,7 +187,9 @@ static tn_status decode_guess(tn_session *s, int32_t seq, tn_sampler *sampler, s
 /* Whether the tokens that the sequence holds are known, and there is room for one more. Not after a context shift. */
 static bool knows_tokens(const tn_session *s, int32_t seq, const struct guessing *g) {
     if (!g || g->n_tokens < 1 || g->n_tokens >= s->plan->params.n_ctx) return false;
-    return tn_session_seq_last(s, seq) + 1 == g->n_tokens + (g->open ? g->guess.n - g->n_right : 0);
+    int32_t line = 0; /* of a guess that is open, in the sequence's own list */
+    for (int32_t i = 0; g->open && i < g->guess.n; i++) line += tn_guess_branch(&g->guess, i) == 0;
+    return tn_session_seq_last(s, seq) + 1 == g->n_tokens + (g->open ? line - g->n_right : 0);
 }
 
 /* Samples from the row after the last token; decodes only where that was not guessed. */
@@ -178,16 +198,18 @@ static tn_status next_guessed(tn_session *s, int32_t seq, tn__sequence *sequence
     struct guessing *g = sequence->guessing;
     const size_t vocab = (size_t)s->plan->model->h.n_vocab;
     if (!sequence->pending) {
-        const float *row = g->open ? g->rows + (size_t)g->n_right * vocab : sequence->logits;
+        const float *row = g->open ? g->rows + (size_t)(g->at + 1) * vocab : sequence->logits;
         tn_generator_set_sampler(sequence->generator, sampler);
         const tn_status status = tn_generator_sample_logits(sequence->generator, row, vocab);
         if (status == TN_END) TN_TRY(end_check(s, seq, sequence, true));
         TN_TRY(status);
     }
     const tn_token next = tn_generator_token(sequence->generator);
-    if (g->open && g->n_right < g->guess.n && g->guess.guess[g->n_right] == next && !sequence->pending) {
+    const int32_t found = g->open && !sequence->pending ? tn_guess_find(&g->guess, g->at, next) : -1;
+    if (found >= 0) {
         g->tokens[g->n_tokens++] = next;
         g->n_right++;
+        g->at = found;
     } else {
         sequence->pending = true;
         TN_TRY(end_check(s, seq, sequence, false));

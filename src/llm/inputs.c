@@ -63,7 +63,7 @@ static void stage_query_cells(const tn__micro_batch *b, void *to) {
     int32_t *cells = to;
     for (int32_t i = 0; i < b->padded; i++) {
         cells[2 * i] = i < b->n ? b->positions[i] : 0;
-        cells[2 * i + 1] = i < b->n ? b->seqs[i] : -1;
+        cells[2 * i + 1] = i < b->n ? (b->lists ? b->lists : b->seqs)[i] : -1;
     }
 }
 static void stage_query_scales(const tn__micro_batch *b, void *to) {

@@ -75,6 +75,7 @@ typedef struct tn__micro_batch {
     const tn__hparams *h;
     const tn_token *tokens;
     const int32_t *positions, *seqs;
+    const int32_t *lists;                  /* the tokens' page tables, where they are not those of `seqs` */
     const int32_t *rows[TN__CACHE_GROUPS]; /* the tokens' cells */
     const tn__step *steps;                 /* of recurrent layers */
     const float *states;                   /* hidden states that come with the tokens of a head */

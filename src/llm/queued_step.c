@@ -144,7 +144,8 @@ tn_status tn__queued_step_take(tn_session *s, int32_t step[2]) {
     if (s->staging.rows[TN__CACHE_FULL][0] != q->buffers[buffer].row)
         return tn_fail(TN_E_INTERNAL, "a queued step wrote another cell than its own");
     if (s->prefixes.n)
-        tn__prefixes_write(s, 1, &q->argmax, s->staging.positions, s->staging.seqs, s->staging.rows[TN__CACHE_FULL]);
+        tn__prefixes_write(s, 1, &q->argmax, s->staging.positions, s->staging.seqs, NULL,
+                           s->staging.rows[TN__CACHE_FULL]);
     q->position++;
     q->queued = false;
     queue_next_step(s);

@@ -22,6 +22,7 @@ static tn_status take_memory(tn_session *s) {
     TN_TRY(tn__prefixes_new(p, tn__tiers_seed(s), &s->prefixes));
     TN_TRY(tn__notes_new(p, &s->notes));
     TN_TRY(tn__staging_new(&p->params, p->pipelined, tn__states_width(&m->h), &s->staging));
+    TN_TRY(tn__branches_new(p, &s->branches));
     tn__sequence_adapters_begin(s);
     if (p->params.embeddings) TN_TRY(tn__embeddings_new(p, &s->embeddings));
     TN_TRY(tn__results_new(p, &s->results));
@@ -90,6 +91,7 @@ void tn_session_free(tn_session *s) {
     tn__results_free(&s->results);
     tn__embeddings_free(&s->embeddings);
     tn__prefixes_free(&s->prefixes);
+    tn_free(s->branches.list);
     tn_free(s);
 }
 

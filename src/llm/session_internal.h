@@ -15,6 +15,8 @@ typedef struct tn__staging {
     size_t bytes;
     /* Of the whole batch. */
     int32_t *positions, *seqs;
+    int32_t
+        *lists; /* the page tables of the tokens, as devices number them: a sequence, or after all of them a branch */
     bool *wanted; /* rows whose results are to be kept */
     /* Cells of one micro-batch; of all micro-batches where several are in flight. */
     int32_t *rows[TN__CACHE_GROUPS];
@@ -85,6 +87,29 @@ void tn__embeddings_begin(tn_session *session); /* of a decode */
 bool tn__wants_row(const tn_session *session, const tn_batch *batch, int32_t i);
 tn_status tn__embeddings_take(tn_session *session, const tn__graph_set *set, int32_t begin, int32_t n, int32_t kept);
 void tn__embeddings_finish(tn_session *session);
+
+/* ---- Branches (memory/branches.c): of trees of guesses ---- */
+
+/* A branch is a list of runs: those of its ancestors' cells, which it shares, then its own. So attention of a branch
+ * is that of a sequence, on every device. */
+typedef struct tn__branch {
+    int32_t seq;    /* -1: free */
+    int32_t number; /* among those of its sequence, from 1 */
+    int32_t from;   /* the first position that its sequence does not have in common with it */
+} tn__branch;
+typedef struct tn__branches {
+    tn__branch *list;
+    int32_t n;
+} tn__branches;
+
+tn_status tn__branches_new(const tn_session_plan *plan, tn__branches *branches);
+/* Gives back the branches of a sequence. */
+void tn__branches_drop(tn_session *session, int32_t seq);
+/* Chooses the list of every token, and positions of those with parents. The branches' lists are made as cells are
+ * taken. */
+tn_status tn__branches_stage(tn_session *session, const tn_batch *batch);
+/* Takes cells for a batch with parents. */
+tn_status tn__branches_take_cells(tn_session *session, const tn_batch *batch);
 
 /* ---- Queued step (queued_step.c): the next step of a greedy loop, run before it is requested ---- */
 
@@ -161,7 +186,7 @@ tn_status tn__prefixes_new(const tn_session_plan *plan, tn__hash128 seed, tn__pr
 void tn__prefixes_free(tn__prefixes *prefixes);
 /* Remembers the tokens of a micro-batch, whose cells are taken. */
 void tn__prefixes_write(tn_session *session, int32_t n, const tn_token *tokens, const int32_t *positions,
-                        const int32_t *seqs, const int32_t *rows);
+                        const int32_t *seqs, const int32_t *parents, const int32_t *rows);
 /* A sequence became empty, or its cells come from a state. */
 void tn__prefixes_forget_owner(tn_session *session, int32_t seq);
 /* Before cells are copied from one sequence to another. A sequence of cells from several has no known tokens. */
@@ -241,6 +266,7 @@ struct tn_session {
     tn__embeddings embeddings;
     tn__queued_step queued;
     tn__prefixes prefixes;
+    tn__branches branches;
     tn__tiers tiers;
     struct tn_speculator *speculator; /* of tn_session_next, or NULL */
     struct tn__sequence *sequences;   /* generation state per sequence (generate.c) */

@@ -20,6 +20,7 @@ static size_t lay_out_staging(const tn_session_params *p, bool pipelined, int32_
     size_t used = 0;
     s->positions = take_part(block, &used, b * sizeof *s->positions);
     s->seqs = take_part(block, &used, b * sizeof *s->seqs);
+    s->lists = take_part(block, &used, (p->n_branches ? n : 0) * sizeof *s->lists);
     s->wanted = take_part(block, &used, b * sizeof *s->wanted);
     s->prompt_seqs = take_part(block, &used, b * sizeof *s->prompt_seqs);
     s->score_wanted = take_part(block, &used, b * sizeof *s->score_wanted);

@@ -42,6 +42,10 @@ static tn_status size_groups(const tn__kv_params *p, tn__kv *kv) {
     if (window)
         TN_TRY(tn__page_table_size(&windows, 0, p->page, window, p->n_ubatch, p->n_seqs, p->n_kept, p->n_checkpoints,
                                    h->causal));
+    if (p->n_branches && !recurrent) {
+        TN_TRY(tn__page_table_add_branches(&full, p->n_branches, p->n_guess));
+        TN_TRY(tn__page_table_add_branches(&windows, p->n_branches, p->n_guess));
+    }
     const bool use_windows = window > 0 && windows.n_pages < full.n_pages;
     if (!use_windows || any_full) kv->groups[TN__CACHE_FULL] = full;
     if (use_windows) kv->groups[TN__CACHE_WINDOW] = windows;
@@ -82,7 +86,9 @@ static tn_status new_layer(const tn__kv_params *p, tn__kv *kv, int32_t i) {
     }
     tn_tensor **table = &kv->tables[(size_t)l->group * p->n_devices + (size_t)l->device];
     if (l->k && !*table)
-        *table = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 4, 1 + kv->groups[l->group].max_runs, p->n_seqs),
+        *table = tn_name(kv->arena,
+                         tn_tensor_nd(kv->arena, TN_I32, 4, 1 + kv->groups[l->group].max_runs,
+                                      p->n_seqs + kv->groups[l->group].n_branches),
                          "pages.%d", l->group);
     tn_tensor **factors = &kv->factors[p->device_of_layer[i]];
     if (p->factors && p->device_of_layer[i] != p->factors_device && !*factors)
@@ -260,11 +266,12 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
 tn_status tn__kv_send_tables(tn__kv *kv, tn__notes *notes) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &kv->groups[g];
-        for (int32_t seq = 0; t->n_pages && seq < t->n_seqs; seq++) {
-            tn__sequence_runs *s = &t->sequences[seq];
+        for (int32_t i = 0; t->n_pages && i < t->n_seqs + t->n_branches; i++) {
+            const int32_t list = i < t->n_seqs ? i : t->n_lists + i - t->n_seqs;
+            tn__sequence_runs *s = &t->sequences[list];
             if (s->dirty_first >= s->dirty_end) continue;
-            const tn_page_run *first = tn__page_entries(t, seq) + s->dirty_first;
-            const size_t offset = (size_t)(first - t->runs) * sizeof *first;
+            const tn_page_run *first = tn__page_entries(t, list) + s->dirty_first;
+            const size_t offset = ((size_t)i * (size_t)(1 + t->max_runs) + (size_t)s->dirty_first) * sizeof *first;
             TN_TRY(tn__lead_table(notes, g, offset, first, (size_t)(s->dirty_end - s->dirty_first) * sizeof *first));
             for (size_t d = 0; d < kv->n_devices; d++) {
                 tn_tensor *to = kv->tables[(size_t)g * kv->n_devices + d];

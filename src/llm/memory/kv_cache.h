@@ -64,6 +64,7 @@ typedef struct tn__kv_params {
     int32_t page;                     /* cells per page */
     int32_t n_kept, n_checkpoints;    /* prefixes; how many of their windows fit */
     int32_t n_guess;                  /* guessed tokens of a sequence that can be taken back */
+    int32_t n_branches;               /* of trees of them, in all sequences */
     const tn_session_params *session; /* types of the cache */
     tn_buffer_type *const *types;     /* per device */
     const int *device_of_layer;

@@ -200,7 +200,8 @@ static tn_status compact_pages(tn_session *s, int group) {
     tn__staging *g = &s->staging;
     const int32_t cells = tn__page_table_cells(t);
     int32_t n = 0;
-    if (!t->n_pages || tn__pages_number(t, 0, t->n_lists) == t->used || !tn__pages_can_compact(t)) return TN_OK;
+    if (!t->n_pages || tn__pages_number(t, 0, tn__page_lists(t)) == t->used || !tn__pages_can_compact(t))
+        return TN_OK;
     for (int32_t i = 0; i < cells; i++) {
         if (t->numbers[i] < 0 || t->numbers[i] == i) continue;
         g->move_from[n] = i;
@@ -226,9 +227,9 @@ static bool is_sparse(tn__page_table *t) {
     int32_t needed = 0;
     if (!t->n_pages || t->removed <= t->used / SPARSE_SHARE) return false;
     t->removed = 0;
-    for (int32_t seq = 0; seq < t->n_lists; seq++)
+    for (int32_t seq = 0; seq < tn__page_lists(t); seq++)
         needed += t->sequences[seq].n > 0; /* last pages may be part full */
-    needed += tn__pages_number(t, 0, t->n_lists) / t->page;
+    needed += tn__pages_number(t, 0, tn__page_lists(t)) / t->page;
     return in_use - needed > in_use / SPARSE_SHARE;
 }
 

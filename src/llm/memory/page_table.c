@@ -46,12 +46,23 @@ tn_status tn__page_table_size(tn__page_table *t, int32_t cells, int32_t page, in
     return TN_OK;
 }
 
+tn_status tn__page_table_add_branches(tn__page_table *t, int32_t n, int32_t tokens) {
+    if (!t->n_pages) return TN_OK;
+    const int64_t pages = t->n_pages + (int64_t)n * ((tokens + t->page - 1) / t->page);
+    if (pages * t->page > INT32_MAX)
+        return tn_fail(TN_E_TOO_BIG, "%d branches of guesses need too many pages of %d cells", n, t->page);
+    t->n_branches = n;
+    t->n_pages = (int32_t)pages;
+    if (t->window) t->limit = t->n_pages * t->page;
+    return TN_OK;
+}
+
 typedef struct table_sizes {
     size_t pages, free_pages, numbers, runs, sequences;
 } table_sizes;
 
 static bool table_sizes_of(const tn__page_table *t, table_sizes *s) {
-    const size_t n_pages = (size_t)t->n_pages, n_lists = (size_t)t->n_lists;
+    const size_t n_pages = (size_t)t->n_pages, n_lists = (size_t)tn__page_lists(t);
     size_t rows; /* one more, in which lists are built */
     return tn__mul_size(n_pages, sizeof(tn__page), &s->pages) &&
            tn__mul_size(n_pages, sizeof(int32_t), &s->free_pages) &&
@@ -88,6 +99,7 @@ tn_status tn__page_table_allocate(tn__page_table *t) {
     }
     t->n_free = t->n_pages;
     for (int32_t i = 0; i < t->n_seqs; i++) t->sequences[i].dirty_end = 1;
+    for (int32_t i = t->n_lists; i < tn__page_lists(t); i++) t->sequences[i].dirty_end = 1;
     return TN_OK;
 }
 
@@ -223,7 +235,7 @@ static bool page_is_private(const tn__page_table *t, int32_t seq, int32_t i) {
     return named == t->pages[page].refs;
 }
 
-static tn_page_run *list_in_progress(const tn__page_table *t) { return tn__page_entries(t, t->n_lists) + 1; }
+static tn_page_run *list_in_progress(const tn__page_table *t) { return tn__page_entries(t, tn__page_lists(t)) + 1; }
 
 /* Adds a run to the list in progress, joined with the one before it where they continue each other. False: the list
  * is full. */
@@ -485,7 +497,7 @@ void tn__pages_set_positions(tn__page_table *t, int32_t seq, int32_t i, int32_t 
 bool tn__pages_shared(const tn__page_table *t, int32_t seq, int32_t i) {
     const tn_page_run run = tn__page_run_at(t, seq, i);
     if (page_is_private(t, seq, i)) return false;
-    for (int32_t other = 0; other < t->n_lists; other++)
+    for (int32_t other = 0; other < tn__page_lists(t); other++)
         for (int32_t k = 0; other != seq && k < t->sequences[other].n; k++) {
             const tn_page_run seen = tn__page_run_at(t, other, k);
             if (seen.cell < run.cell + run.count && run.cell < seen.cell + seen.count) return true;
@@ -633,7 +645,7 @@ static bool list_numbered(const tn__page_table *t, int32_t seq, int32_t *n) {
 }
 
 bool tn__pages_can_compact(tn__page_table *t) {
-    for (int32_t seq = 0; seq < t->n_lists; seq++) {
+    for (int32_t seq = 0; seq < tn__page_lists(t); seq++) {
         int32_t n = 0;
         if (!list_numbered(t, seq, &n)) return false;
     }
@@ -641,10 +653,10 @@ bool tn__pages_can_compact(tn__page_table *t) {
 }
 
 void tn__pages_compact(tn__page_table *t) {
-    for (int32_t seq = 0; seq < t->n_lists; seq++) close_last_run(t, seq);
+    for (int32_t seq = 0; seq < tn__page_lists(t); seq++) close_last_run(t, seq);
     for (int32_t i = 0; i < t->n_pages; i++) t->pages[i] = (tn__page){.writer = -1};
     t->used = 0;
-    for (int32_t seq = 0; seq < t->n_lists; seq++) {
+    for (int32_t seq = 0; seq < tn__page_lists(t); seq++) {
         tn__sequence_runs *s = &t->sequences[seq];
         int32_t n = 0;
         if (!s->n) continue;

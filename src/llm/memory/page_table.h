@@ -36,11 +36,12 @@ typedef struct tn__page_table {
     int32_t window;          /* 0: none; otherwise pages behind the window are given back */
     bool causal;             /* last runs may be open: cells above a query's position are hidden */
     int32_t n_seqs, n_lists; /* sequences; with the lists of kept prefixes, which only the host has */
+    int32_t n_branches; /* lists after those: branches of trees of guesses, which devices have after the sequences */
     int32_t max_runs;
     tn__page *pages;
     int32_t *free_pages, n_free;
     int32_t *numbers;  /* per cell, for tn__pages_number */
-    tn_page_run *runs; /* [n_lists][1 + max_runs]: the tables as devices see them */
+    tn_page_run *runs; /* [lists][1 + max_runs]: the tables as devices see them */
     tn__sequence_runs *sequences;
     int32_t used, peak; /* cells */
     int32_t removed;    /* cells that sequences have lost since pages were last examined for gathering */
@@ -54,10 +55,14 @@ int32_t tn__page_size(int32_t n_ctx, int32_t n_seqs);
  * and `n_ubatch` new tokens need. TN_E_TOO_BIG. */
 tn_status tn__page_table_size(tn__page_table *table, int32_t cells, int32_t page, int32_t window, int32_t n_ubatch,
                               int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, bool causal);
+/* Adds lists of branches, and pages for the tokens that each has of its own. TN_E_TOO_BIG. */
+tn_status tn__page_table_add_branches(tn__page_table *table, int32_t n, int32_t tokens);
 /* Host memory that tn__page_table_allocate takes. */
 tn_status tn__page_table_bytes(const tn__page_table *table, size_t *bytes);
 tn_status tn__page_table_allocate(tn__page_table *table);
 void tn__page_table_free(tn__page_table *table);
+/* Lists of all kinds. */
+static inline int32_t tn__page_lists(const tn__page_table *t) { return t->n_lists + t->n_branches; }
 static inline int32_t tn__page_table_cells(const tn__page_table *t) { return t->n_pages * t->page; }
 
 /* The entries of a sequence: its header, then the runs. */

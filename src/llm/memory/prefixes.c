@@ -107,11 +107,14 @@ static tn__hash128 hash_before(const tn_session *s, int32_t seq, int32_t positio
 }
 
 void tn__prefixes_write(tn_session *s, int32_t n, const tn_token *tokens, const int32_t *positions,
-                        const int32_t *seqs, const int32_t *rows) {
+                        const int32_t *seqs, const int32_t *parents, const int32_t *rows) {
     tn__prefixes *x = &s->prefixes;
     for (int32_t i = 0; i < n; i++) {
         const bool continues = i && seqs[i] == seqs[i - 1] && positions[i] == positions[i - 1] + 1;
-        const tn__hash128 before = continues ? x->hashes[rows[i - 1]] : hash_before(s, seqs[i], positions[i]);
+        const bool follows = parents && parents[i] >= 0;
+        const tn__hash128 before = follows     ? x->hashes[rows[parents[i]]]
+                                   : continues ? x->hashes[rows[i - 1]]
+                                               : hash_before(s, seqs[i], positions[i]);
         x->tokens[rows[i]] = tokens[i];
         x->hashes[rows[i]] = before ? hash_after(before, tokens[i]) : 0;
     }

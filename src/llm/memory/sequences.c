@@ -30,6 +30,8 @@ static tn_status remove_states(tn_session *s, int32_t seq, int32_t from, int32_t
 
 tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, seq, true));
+    for (int32_t i = 0; i < s->plan->kv.n_seqs; i++)
+        if (seq < 0 || i == seq) tn__branches_drop(s, i);
     TN_TRY(remove_states(s, seq, from, to));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &s->plan->kv.groups[g];
@@ -44,6 +46,7 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
 tn_status tn_session_seq_rewind(tn_session *s, int32_t seq, int32_t n) {
     TN_TRY(check_sequence(s, seq, false));
     if (n < 1) return tn_fail(TN_E_INVALID, "a sequence keeps at least one token, not %d", n);
+    tn__branches_drop(s, seq);
     TN_TRY(tn__recurrent_rewind(&s->plan->kv.states, seq, n));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &s->plan->kv.groups[g];

@@ -70,6 +70,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->n_prefixes,
                                p->n_checkpoints,
                                p->n_guess,
+                               p->n_branches,
                                p->states,
                                p->checkpoint_every,
                                (int64_t)p->cache_ram,

@@ -72,6 +72,9 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     TN_TRY(tn__pooling_params(m, p));
     if (p->n_guess < 0 || p->n_guess > TN_GUESS_MOST)
         return tn_fail(TN_E_INVALID, "%d guessed tokens; 0 to %d are possible", p->n_guess, TN_GUESS_MOST);
+    if (p->n_branches < 0 || p->n_branches > 1024)
+        return tn_fail(TN_E_INVALID, "%d branches of guesses; 0 to 1024 are possible", p->n_branches);
+    if (!p->n_guess) p->n_branches = 0;
     if (p->states && p->embeddings)
         return tn_fail(TN_E_INVALID, "hidden states of a session with embeddings: its results are such states");
     if (p->n_guess && (p->embeddings || !m->h.causal))
@@ -287,6 +290,7 @@ static tn_status plan_cache(tn_session_plan *p) {
         .n_kept = p->params.n_prefixes,
         .n_checkpoints = p->params.n_checkpoints,
         .n_guess = p->params.n_guess,
+        .n_branches = p->params.n_branches,
         .session = &p->params,
         .types = p->placement.types,
         .device_of_layer = p->placement.device_of_layer + 1,

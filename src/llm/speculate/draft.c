@@ -20,6 +20,9 @@ typedef struct draft_sequence {
     /* Of the current proposal. */
     int32_t row; /* of the draft's logits; -1: its guess has ended */
     float all;   /* probability that all of the guess is right */
+    /* Of a tree: for each token of the line the likeliest other token. */
+    tn_token other[TN_GUESS_MOST];
+    float other_prob[TN_GUESS_MOST];
     tn__drawer drawer;
 } draft_sequence;
 
@@ -30,6 +33,7 @@ typedef struct draft_proposer {
     tn__vocabulary_map map;
     draft_sequence *sequences;
     int32_t n_seqs, n_vocab, n_text_vocab, n_batch;
+    int32_t n_branches; /* of the session that checks */
     /* The batch. */
     tn_token *tokens;
     int32_t *seqs, *last; /* last: index of a sequence's last token */
@@ -130,6 +134,11 @@ static tn_status draw_token(draft_proposer *p, tn_guess *g, float p_min, float l
     const tn_token token = tn__vocabulary_from(&p->map, own);
     q->all *= prob;
     if (token < 0 || prob < p_min || q->all < least) return TN_OK;
+    if (p->n_branches) {
+        const tn_token other =
+            tn__row_other(tn_session_logits(p->session, q->row), p->n_vocab, own, &q->other_prob[g->n]);
+        q->other[g->n] = tn__vocabulary_from(&p->map, other);
+    }
     g->guess[g->n] = token;
     g->probs[g->n++] = prob;
     /* Nothing follows the end of a text. */
@@ -137,6 +146,37 @@ static tn_status draw_token(draft_proposer *p, tn_guess *g, float p_min, float l
     if (!*goes_on) return TN_OK;
     q->guess[q->n_guessed++] = token;
     return add_token(p, g->seq, own, true);
+}
+
+/* Makes a tree of the line: alternatives take the places of the line's least likely tokens, in the order of how
+ * likely each is reached. */
+static void add_alternatives(const draft_proposer *p, tn_guess *g, int32_t most) {
+    const draft_sequence *q = &p->sequences[g->seq];
+    const tn_guess line = *g;
+    int32_t of_line = 0, n_other = 0, index[1 + TN_GUESS_MOST] = {-1};
+    float all[1 + TN_GUESS_MOST] = {1};
+    bool taken[TN_GUESS_MOST] = {false};
+    for (int32_t k = 0; k < line.n; k++) all[1 + k] = all[k] * line.probs[k];
+    for (g->n = 0; g->n < g->room; g->n++) {
+        int32_t best = -1;
+        for (int32_t k = 0; k <= of_line && k < line.n && n_other < most; k++)
+            if (!taken[k] && q->other[k] >= 0 &&
+                (best < 0 || all[k] * q->other_prob[k] > all[best] * q->other_prob[best]))
+                best = k;
+        const bool extends = of_line < line.n && (best < 0 || all[of_line + 1] >= all[best] * q->other_prob[best]);
+        if (!extends && best < 0) break;
+        const int32_t k = extends ? of_line : best;
+        g->guess[g->n] = extends ? line.guess[k] : q->other[k];
+        g->probs[g->n] = extends ? line.probs[k] : q->other_prob[k];
+        g->parents[g->n] = index[k];
+        if (extends) {
+            index[++of_line] = g->n;
+        } else {
+            taken[k] = true;
+            n_other++;
+        }
+    }
+    g->tree = true;
 }
 
 static tn_status draft_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, float p_min, float least) {
@@ -162,6 +202,8 @@ static tn_status draft_propose(tn__proposer *proposer, tn_guess *guesses, int32_
             any = any || goes_on;
         }
     } while (any);
+    for (int32_t i = 0; i < n && p->n_branches >= n; i++)
+        if (guesses[i].n) add_alternatives(p, &guesses[i], p->n_branches / n);
     return TN_OK;
 }
 
@@ -216,6 +258,7 @@ tn_status tn__draft_new(tn_session *session, const tn_spec_params *params, tn__p
     p->n_vocab = d->h.n_vocab;
     p->n_text_vocab = m->h.n_vocab;
     p->n_batch = params->draft->plan->params.n_batch;
+    p->n_branches = session->branches.n;
     const size_t b = (size_t)p->n_batch, n = (size_t)p->n_seqs;
     p->sequences = tn_calloc(n, sizeof *p->sequences);
     p->tokens = tn_calloc(b, sizeof *p->tokens);

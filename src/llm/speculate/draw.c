@@ -19,6 +19,14 @@ tn_token tn__row_argmax(const float *row, int32_t n, float *prob) {
     return argmax;
 }
 
+tn_token tn__row_other(const float *row, int32_t n, tn_token but, float *prob) {
+    tn_token best = but ? 0 : 1;
+    for (int32_t i = 0; i < n; i++)
+        if (i != but && row[i] > row[best]) best = i;
+    *prob = tn__row_prob(row, n, best);
+    return best;
+}
+
 /* Tokens far below the drawn one do not count: the result is used to decide, not to sample. */
 float tn__row_prob(const float *row, int32_t n, tn_token token) {
     static const float far = 16;

@@ -110,10 +110,11 @@ static double expect_tokens(const tn__policy *p, const tn_guess *guesses, int32_
     double tokens = n;
     *rows = n;
     for (int32_t i = 0; i < n; i++) {
-        double all = 1;
+        double all[1 + TN_GUESS_MOST] = {1}; /* the sampled token is right */
         for (int32_t k = 0; k < TN__MIN(guesses[i].n, length); k++) {
-            all *= corrected(p, guesses[i].probs[k]);
-            tokens += all;
+            const int32_t parent = guesses[i].tree ? guesses[i].parents[k] : k - 1;
+            all[1 + k] = all[1 + parent] * corrected(p, guesses[i].probs[k]);
+            tokens += all[1 + k];
             ++*rows;
         }
     }
@@ -162,10 +163,14 @@ void tn__policy_cut(tn__policy *p, tn_guess *guesses, int32_t n, bool costly) {
 }
 
 void tn__policy_learn(tn__policy *p, const tn_guess *guess, int32_t n_accepted) {
-    for (int32_t i = 0; i < guess->n && i <= n_accepted; i++) {
+    bool right[1 + TN_GUESS_MOST] = {true};
+    for (int32_t i = guess->at; guess->tree && i >= 0; i = guess->parents[i]) right[1 + i] = true;
+    for (int32_t i = 0; !guess->tree && i < n_accepted; i++) right[1 + i] = true;
+    for (int32_t i = 0; i < guess->n; i++) {
+        if (!right[1 + (guess->tree ? guess->parents[i] : i - 1)]) continue; /* not reached */
         const int k = confidence_of(guess->probs[i]);
         p->tried[k] = p->tried[k] * FADING + 1;
-        p->right[k] = p->right[k] * FADING + (i < n_accepted ? 1.0f : 0.0f);
+        p->right[k] = p->right[k] * FADING + (right[1 + i] ? 1.0f : 0.0f);
     }
 }
 

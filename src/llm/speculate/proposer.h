@@ -40,6 +40,8 @@ void tn__drawer_free(tn__drawer *drawer);
 
 /* The argmax and its probability. */
 tn_token tn__row_argmax(const float *row, int32_t n, float *prob);
+/* The likeliest token but one, and its probability. */
+tn_token tn__row_other(const float *row, int32_t n, tn_token but, float *prob);
 /* The probability of a token. */
 float tn__row_prob(const float *row, int32_t n, tn_token token);
 

@@ -15,7 +15,7 @@ struct tn_speculator {
     tn__policy policy;
     tn_spec_stats stats;
     uint64_t round_began; /* of the costly proposers; 0: none */
-    int32_t round_tokens;
+    int32_t round_tokens, round_rows;
     bool round_asked;
 };
 
@@ -105,6 +105,40 @@ size_t tn_spec_params_bytes(const tn_session_params *session, const tn_spec_para
     return sizeof(tn_speculator) + (params->kind == TN_SPEC_NGRAM ? tn__ngram_bytes(session, params) : 0);
 }
 
+/* ---- Trees ---- */
+
+static int32_t parent_of(const tn_guess *g, int32_t i) { return g->tree ? g->parents[i] : i - 1; }
+
+int32_t tn_guess_find(const tn_guess *g, int32_t at, tn_token token) {
+    for (int32_t i = at + 1; i < g->n; i++)
+        if (parent_of(g, i) == at && g->guess[i] == token) return i;
+    return -1;
+}
+
+int32_t tn_guess_branch(const tn_guess *g, int32_t at) {
+    int32_t branch[1 + TN_GUESS_MOST] = {0}, n = 0; /* of the sampled token, then of the guessed ones */
+    for (int32_t i = 0; g->tree && i <= at; i++) {
+        const int32_t parent = g->parents[i];
+        branch[1 + i] = branch[1 + parent];
+        for (int32_t k = parent + 1; k < i; k++)
+            if (branch[1 + k] == branch[1 + parent]) branch[1 + i] = -1; /* the parent is followed already */
+        if (branch[1 + i] < 0) branch[1 + i] = ++n;
+    }
+    return branch[1 + at];
+}
+
+/* Ends a tree where its parents do not make sense, or where it has too many branches; one that is a line becomes one.
+ */
+static void limit_tree(tn_guess *g, int32_t most) {
+    bool line = true;
+    if (!g->tree) return;
+    for (int32_t i = 0; i < g->n; i++) {
+        if (g->parents[i] < -1 || g->parents[i] >= i || tn_guess_branch(g, i) > most) g->n = i;
+        line = line && (i >= g->n || g->parents[i] == i - 1);
+    }
+    g->tree = !line;
+}
+
 /* ---- Guessing ---- */
 
 static tn_status ask_callback(const tn_speculator *s, tn_guess *guesses, int32_t n) {
@@ -136,15 +170,22 @@ static void limit_rows(const tn_speculator *s, tn_guess *guesses, int32_t n) {
 
 tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) {
     if (!s || !guesses || n < 1) return tn_fail(TN_E_INVALID, "tn_speculator_propose: NULL argument or no sequences");
-    for (int32_t i = 0; i < n; i++) guesses[i].n = 0;
+    for (int32_t i = 0; i < n; i++) {
+        guesses[i].n = 0;
+        guesses[i].tree = false;
+        guesses[i].at = -1;
+    }
     if (s->params.kind == TN_SPEC_NONE || s->stats.failed) return TN_OK;
     const bool costly = s->proposer && s->proposer->class->costly;
     limit_rows(s, guesses, n);
     const uint64_t begin = tn_time_ns();
     if (costly) {
-        if (s->round_began) tn__policy_round(&s->policy, s->round_asked, s->round_tokens, begin - s->round_began);
+        const bool usual =
+            s->session->steps[TN__MIN(s->round_rows, TN__STEP_ROWS - 1)].n > 1; /* its graph was there */
+        if (s->round_began && usual)
+            tn__policy_round(&s->policy, s->round_asked, s->round_tokens, begin - s->round_began);
         s->round_began = begin;
-        s->round_tokens = 0;
+        s->round_tokens = s->round_rows = 0;
         s->round_asked = tn__policy_asks(&s->policy, n);
         if (!s->round_asked) return TN_OK;
     }
@@ -165,6 +206,7 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
     int32_t n_guessed = 0;
     for (int32_t i = 0; i < n; i++) {
         drop_invalid(s, &guesses[i]);
+        limit_tree(&guesses[i], s->session->branches.n / n);
         n_guessed += guesses[i].n;
     }
     if (costly) tn__policy_guessed(&s->policy, n_guessed, took);
@@ -177,11 +219,12 @@ void tn_speculator_checked(tn_speculator *s, const tn_guess *g, int32_t n_accept
     tn_spec_stats *x = &s->stats;
     x->steps++;
     s->round_tokens += 1 + n_accepted;
+    s->round_rows += 1 + g->n;
     if (g->n < 1) return;
     x->guessed_steps++;
     x->guessed += (uint64_t)g->n;
     x->accepted += (uint64_t)n_accepted;
-    for (int32_t i = 0; i < g->n && i <= n_accepted; i++) {
+    for (int32_t i = 0; i < TN__MIN(n_accepted + 1, g->n); i++) { /* by the depth in a tree */
         x->tried[i]++;
         x->right[i] += i < n_accepted;
     }
