@@ -148,7 +148,7 @@ static tn_status draw_token(draft_proposer *p, tn_guess *g, float p_min, float l
     return add_token(p, g->seq, own, true);
 }
 
-/* Makes a tree of the line: alternatives take the places of the line's least likely tokens, in the order of how
+/* Makes a tree of the line: alternatives replace the line's least likely tokens, in the order of how
  * likely each is reached. */
 static void add_alternatives(const draft_proposer *p, tn_guess *g, int32_t most) {
     const draft_sequence *q = &p->sequences[g->seq];
