@@ -1,6 +1,7 @@
 /* Chat templates and prompts: loading, rendering, and the functions of chat.h that need no parser. */
 #include "text/chat/internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -87,8 +88,9 @@ tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, in
 
 static tn_status load_json(const char *what, const char *text, int type, json_t **out) {
     json_error_t error;
+    errno = 0; /* jansson reports most failed allocations as invalid tokens */
     *out = json_loads(text, 0, &error);
-    if (!*out && json_error_code(&error) == json_error_out_of_memory) return tn__chat_nomem();
+    if (!*out && (errno == ENOMEM || json_error_code(&error) == json_error_out_of_memory)) return tn__chat_nomem();
     if (!*out)
         return tn_fail(TN_E_INVALID, "%s: not JSON: %s (line %d, column %d)", what, error.text, error.line,
                        error.column);

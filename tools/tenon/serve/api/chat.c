@@ -112,8 +112,11 @@ bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, s
         return false;
     }
     char *messages_text = json_dumps(messages, JSON_COMPACT);
-    char *tools_text = json_is_array(tools) && json_array_size(tools) ? json_dumps(tools, JSON_COMPACT) : NULL;
-    char *variables_text = json_object_size(variables) ? json_dumps(variables, JSON_COMPACT) : NULL;
+    const bool has_tools = json_is_array(tools) && json_array_size(tools),
+               has_variables = json_object_size(variables);
+    char *tools_text = has_tools ? json_dumps(tools, JSON_COMPACT) : NULL;
+    char *variables_text = has_variables ? json_dumps(variables, JSON_COMPACT) : NULL;
+    const bool dumped = messages_text && (tools_text || !has_tools) && (variables_text || !has_variables);
     json_decref(variables);
     p.messages = messages_text;
     p.tools = tools_text;
@@ -122,7 +125,7 @@ bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, s
     tn_token eos = tn_tokenizer_special(served->tokenizer, TN_SPECIAL_EOS);
     p.bos_token = tn_token_text(served->tokenizer, bos, &length);
     p.eos_token = tn_token_text(served->tokenizer, eos, &length);
-    tn_status status = messages_text ? tn_chat_prompt_new(served->chat, &p, prompt) : TN_E_NOMEM;
+    tn_status status = dumped ? tn_chat_prompt_new(served->chat, &p, prompt) : TN_E_NOMEM;
     free(messages_text);
     free(tools_text);
     free(variables_text);
