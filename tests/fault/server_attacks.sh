@@ -15,9 +15,9 @@ timeout 200 python3 "$here/data/server_floods.py" "$port" "$(pgrep -P "$server")
 stop_server
 # A model file that is cut short while it is mapped: every client gets an error, and the server ends with one.
 cp "$golden/models/stories15M-f16.gguf" "$work/cut.gguf"
-serve "$work/cut.gguf" --no-pack --mmap -np 2 -c 512
+serve "$work/cut.gguf" --no-pack --mmap -np 2 -c 512 --context-shift
 for i in 1 2 3; do
-    curl -sN -m 30 "$url/completion" -d '{"prompt":"Once","n_predict":450,"ignore_eos":true,"stream":true}' > "$work/stream.$i" &
+    curl -sN -m 30 "$url/completion" -d '{"prompt":"Once","n_predict":100000,"ignore_eos":true,"stream":true}' > "$work/stream.$i" &
 done
 sleep 0.5
 truncate -s 4096 "$work/cut.gguf"

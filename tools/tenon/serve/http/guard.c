@@ -230,7 +230,11 @@ static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info
 /* The descriptor is closed with the last reference to the bufferevent. */
 static void guard_free(struct guard *g) {
     struct guards *all = &g->server->guards;
+    struct evbuffer *input = bufferevent_get_input(g->bev);
     release_body(g);
+    /* Now, as the bufferevent is freed later, after memory was given back. */
+    evbuffer_remove_cb(input, on_input, g);
+    evbuffer_drain(input, evbuffer_get_length(input));
     if (g->drain) event_free(g->drain);
     if (g->next) g->next->previous = g->previous;
     *(g->previous ? &g->previous->next : &all->first) = g->next;
