@@ -1,5 +1,5 @@
-/* machines/ranks MODEL [RANKS] [DEVICE] [row|layer] [TRANSPORT] [f32]: logits of several ranks against those of one, on
- * a device that they share. Transports are shm (default) and nccl:shm; f32 is the type of the cache (default f16).
+/* machines/ranks MODEL [RANKS] [DEVICE] [row|layer] [TRANSPORT] [f32]: logits of several ranks against those of one,
+ * on a device that they share. Transports are shm (default) and nccl:shm; f32 is the type of the cache (default f16).
  * Prints the normalized mean square error of a prompt's and of single tokens' logits, and the times. Processes are
  * started for every rank, as tenon does with
  * --ranks. */

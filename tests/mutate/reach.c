@@ -1,5 +1,6 @@
-/* Records which basic blocks of the library a test runs: one byte per byte of code, in a file that child processes share and that survives
- * a crash. Linked by reach.py with objects that call __sanitizer_cov_trace_pc in every block. */
+/* Records which basic blocks of the library a test runs: one byte per byte of code, in a file that child processes
+ * share and that survives a crash. Linked by reach.py with objects that call __sanitizer_cov_trace_pc in every block.
+ */
 #include <fcntl.h>
 #include <link.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Mat-mul of few activation rows with AVX-512. Hardware prefetchers stop at the end of a page and lose repacked blocks,
- * whose scales and codes are read in turns: on a Zen 5 core prefetching a page and a half ahead reads rows 10 to 20 %
- * faster and q4_Kx16 75 % faster. A second prefetch into the first-level cache costs more than it gains. */
+/* Mat-mul of few activation rows with AVX-512. Hardware prefetchers stop at the end of a page and lose repacked
+ * blocks, whose scales and codes are read in turns: on a Zen 5 core prefetching a page and a half ahead reads rows 10
+ * to 20 % faster and q4_Kx16 75 % faster. A second prefetch into the first-level cache costs more than it gains. */
 #define TN__FETCH_FAR 6144
 #define TN__FETCH_NEAR 0
 #define TN__PASSES 1
