@@ -50,8 +50,8 @@ compare() {
     local i link row layer
     read -r -a link <<< "$(measure_link)"
     echo "link $rate, $latency: ${link[0]} us and ${link[1]} bytes per second between the ranks"
-    plan() {
-        "$build/bin/tenon" plan "$model" -t 1 "$@" --nodes "2x1x cpu; net=${link[1]},latency=${link[0]}us,prompt=$prompt" 2>> "$work/err"
+    plan() { # peaks belong to one processor
+        taskset -c 0 "$build/bin/tenon" plan "$model" -t 1 "$@" --nodes "2x1x cpu; net=${link[1]},latency=${link[0]}us,prompt=$prompt" 2>> "$work/err"
     }
     row=(-p 512 -n 32) layer=(-p 2048 -n 32 -c 4096 -b 2048)
     for ((i = 0; i < ${REPEAT:-3}; i++)); do
