@@ -15,6 +15,7 @@
 
 #include <event2/buffer.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -178,6 +179,7 @@ static void prepare(void) {
     static int32_t map[64];
     static tn_fit_device devices[1] = {{.name = "cpu"}};
     tn_log_set(NULL, NULL, TN_LOG_OFF);
+    signal(SIGPIPE, SIG_IGN); /* as tenon serve does */
     server.n_slots = 2;
     server.queue_limit = 1;
     server.timeout = 1;
