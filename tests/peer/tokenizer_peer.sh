@@ -34,7 +34,7 @@ compare() { # name, model class, vocabulary size, options of convert…
  "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "max_position_embeddings": 512, "sliding_window": 512,
  "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": true, "hidden_act": "silu"}
 CONFIG
-    "$tenon" convert "$folder" "$1.gguf" --vocab-only "${@:4}" > /dev/null &&
+    "$tenon" convert "$folder" "$1.gguf" --force --vocab-only "${@:4}" > /dev/null &&
         node "$here/peer/tokenizer_peer.mjs" "$models" "$count" "$1.strings" "$1.expected" &&
         "$tenon" tokenize "$1.gguf" --parse-special --lines < "$1.strings" > "$1.got" ||
         { echo "FAILED: $1 does not run"; failures=$((failures + 1)); return; }

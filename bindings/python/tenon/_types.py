@@ -495,16 +495,16 @@ tn_control_use._fields_ = [("vector", POINTER(tn_control_vector)), ("scale", c_f
 tn_session_params._fields_ = [
     ("n_ctx", c_int32), ("page", c_int32), ("n_prefixes", c_int32), ("n_checkpoints", c_int32), ("checkpoint_every", c_int32),
     ("cache_ram", c_size_t), ("cache_disk", c_char_p), ("cache_disk_bytes", c_uint64), ("n_batch", c_int32), ("n_ubatch", c_int32),
-    ("n_seqs", c_int32), ("n_guess", c_int32), ("states", c_bool), ("n_outputs", c_int32), ("n_candidates", c_int32),
-    ("n_threads", c_int), ("threads", POINTER(tn_threadpool)), ("sched", POINTER(tn_sched)), ("cache_k", c_int), ("cache_v", c_int),
-    ("cache_k_window", c_int), ("cache_v_window", c_int), ("cache_rotation", c_int), ("devices", c_char_p * 16), ("split", c_float * 16),
-    ("n_pipeline", c_int), ("n_gpu_layers", c_int32), ("overrides", POINTER(tn_placement_override)), ("n_overrides", c_size_t),
-    ("budgets", POINTER(tn_budget)), ("n_budgets", c_size_t), ("assume_free", c_bool), ("ffn_chunk", c_int32), ("repeatable", c_bool),
-    ("no_repack", c_bool), ("embeddings", c_bool), ("pooling", c_int), ("rope_base", c_float), ("rope_scale", c_float),
-    ("adapters", POINTER(tn_adapter_use)), ("controls", POINTER(tn_control_use)), ("n_adapters", c_size_t), ("n_controls", c_size_t),
-    ("control_first", c_int32), ("control_last", c_int32), ("pack", POINTER(tn_pack_params)),
-    ("progress", CFUNCTYPE(c_bool, c_void_p, c_size_t, c_size_t)), ("abort", tn_abort_fn), ("user", c_void_p), ("eval", tn_eval_fn),
-    ("eval_user", c_void_p),
+    ("n_seqs", c_int32), ("n_guess", c_int32), ("n_branches", c_int32), ("states", c_bool), ("n_outputs", c_int32),
+    ("n_candidates", c_int32), ("n_threads", c_int), ("threads", POINTER(tn_threadpool)), ("sched", POINTER(tn_sched)),
+    ("cache_k", c_int), ("cache_v", c_int), ("cache_k_window", c_int), ("cache_v_window", c_int), ("cache_rotation", c_int),
+    ("devices", c_char_p * 16), ("split", c_float * 16), ("n_pipeline", c_int), ("n_gpu_layers", c_int32),
+    ("overrides", POINTER(tn_placement_override)), ("n_overrides", c_size_t), ("budgets", POINTER(tn_budget)), ("n_budgets", c_size_t),
+    ("assume_free", c_bool), ("ffn_chunk", c_int32), ("repeatable", c_bool), ("no_repack", c_bool), ("embeddings", c_bool),
+    ("pooling", c_int), ("rope_base", c_float), ("rope_scale", c_float), ("adapters", POINTER(tn_adapter_use)),
+    ("controls", POINTER(tn_control_use)), ("n_adapters", c_size_t), ("n_controls", c_size_t), ("control_first", c_int32),
+    ("control_last", c_int32), ("pack", POINTER(tn_pack_params)), ("progress", CFUNCTYPE(c_bool, c_void_p, c_size_t, c_size_t)),
+    ("abort", tn_abort_fn), ("user", c_void_p), ("eval", tn_eval_fn), ("eval_user", c_void_p),
 ]
 tn_fit_device._fields_ = [
     ("name", c_char_p), ("weights", c_size_t), ("cache", c_size_t), ("compute", c_size_t), ("scratch", c_size_t), ("adapters", c_size_t),
@@ -526,7 +526,7 @@ tn_session_speed._fields_ = [
 tn_batch._fields_ = [
     ("n_tokens", c_int32), ("tokens", POINTER(c_int32)), ("positions", POINTER(c_int32)), ("seqs", POINTER(c_int32)),
     ("outputs", POINTER(c_bool)), ("checkpoints", POINTER(c_bool)), ("states", POINTER(c_float)), ("guesses", POINTER(c_bool)),
-    ("argmax", c_bool), ("candidates", c_bool),
+    ("parents", POINTER(c_int32)), ("argmax", c_bool), ("candidates", c_bool),
 ]
 tn_cache_usage._fields_ = [
     ("cells", c_int32), ("used", c_int32), ("peak", c_int32), ("page", c_int32), ("tokens", c_int32), ("pages", c_int32),
@@ -600,7 +600,7 @@ tn_generator_params._fields_ = [
 ]
 tn_guess._fields_ = [
     ("seq", c_int32), ("tokens", POINTER(c_int32)), ("n_tokens", c_int32), ("room", c_int32), ("sampler", POINTER(tn_sampler)),
-    ("n", c_int32), ("guess", c_int32 * 64), ("probs", c_float * 64),
+    ("n", c_int32), ("guess", c_int32 * 64), ("probs", c_float * 64), ("tree", c_bool), ("parents", c_int32 * 64), ("at", c_int32),
 ]
 tn_spec_params._fields_ = [
     ("kind", c_int), ("n_max", c_int32), ("n_min", c_int32), ("p_min", c_float), ("fixed", c_bool), ("ngram", c_int32),

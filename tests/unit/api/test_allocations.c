@@ -132,7 +132,7 @@ static tn_status use_metadata(void *user) {
     size_t required = 0;
     float epsilon;
     tn_status status;
-    TN_TRY_GOTO(tn_gguf_writer_new("/dev/null", NULL, &writer), status, out);
+    TN_TRY_GOTO(tn_gguf_writer_new(path, NULL, &writer), status, out);
     TN_TRY_GOTO(tn_gguf_writer_copy_keys(writer, file), status, out);
     TN_TRY_GOTO(tn_gguf_writer_metadata(writer, &metadata), status, out);
     TN_TRY_GOTO(tn_gguf_need_f32(metadata, "llama.attention.layer_norm_rms_epsilon", &epsilon), status, out);

@@ -265,7 +265,7 @@ static void tensors_are_copied_between_strangers(void **state) {
     assert_memory_equal(got, values, sizeof values);
     assert_ok(tn_tensor_fill(x[1], 0, 4, 8));
     assert_ok(tn_tensor_get(x[1], got));
-    assert_true(got[0] == 0 && got[1] == 0 && got[2] == 0 && got[3] == values[3]);
+    assert_true(got[0] == values[0] && got[1] == 0 && got[2] == 0 && got[3] == values[3]);
     assert_ok(tn_buffer_clear(buffers[1], 0));
     assert_ok(tn_tensor_get(x[1], got));
     assert_true(got[3] == 0 && got[N - 1] == 0);
