@@ -229,7 +229,7 @@ static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, boo
     return TN_OK;
 }
 
-/* Beginning and ending a job wait for all ranks, without a timeout: this process ends if they take too long. */
+/* Beginning and ending a job wait for all ranks, without a timeout: a signal ends this process if they take too long. */
 typedef struct mpi_watch {
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -250,7 +250,8 @@ static void *watch_call(void *user) {
     while (!w->done)
         if (pthread_cond_timedwait(&w->ended, &w->lock, &until) != 0 && !w->done) {
             fprintf(stderr, "%s: the other ranks have not answered for %u ms\n", w->what, w->timeout_ms);
-            _exit(1);
+            signal(SIGALRM, SIG_DFL);
+            kill(getpid(), SIGALRM); /* as in end_job() */
         }
     pthread_mutex_unlock(&w->lock);
     return NULL;
