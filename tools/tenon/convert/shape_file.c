@@ -72,11 +72,9 @@ tn_status shape_file_write(const char *path, const char *arch_name, const char *
     tn_status status = TN_OK;
     if (f.layout->layers > MOST_LAYERS || f.layout->vocab > MOST_TOKENS)
         status = tn_fail(TN_E_INVALID, "more than %d layers or %d tokens", MOST_LAYERS, MOST_TOKENS);
-    if (status == TN_OK) status = tn_gguf_writer_new(path, &(tn_gguf_writer_params){.no_data = true}, &f.writer);
-    if (status == TN_OK && config)
-        status = write_shape_file(&f, &model);
-    else if (status == TN_OK)
-        status = write_shape_file(&f, NULL);
+    const tn_gguf_writer_params params = {.no_data = true};
+    if (status == TN_OK) status = tn_gguf_writer_new(path, &params, &f.writer);
+    if (status == TN_OK) status = write_shape_file(&f, config ? &model : NULL);
     tn_gguf_writer_free(f.writer);
     hf_model_close(&model);
     return status;
