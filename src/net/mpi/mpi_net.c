@@ -229,7 +229,8 @@ static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, boo
     return TN_OK;
 }
 
-/* Beginning and ending a job wait for all ranks, without a timeout: a signal ends this process if they take too long. */
+/* Beginning and ending a job wait for all ranks, without a timeout: a signal ends this process if they take too long.
+ */
 typedef struct mpi_watch {
     pthread_mutex_t lock;
     pthread_cond_t ended;
