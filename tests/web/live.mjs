@@ -99,13 +99,14 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
       return seen.size >= 2;
     }, "cells are drawn");
     await tab.eval(readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
-    for (const theme of ["light", "dark"]) {
-      await tab.eval((name) => { document.documentElement.dataset.theme = name; }, theme);
-      assert.deepEqual(await tab.eval(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"] })).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 150)}`)), [], `memory, ${theme}`);
+    for (const width of [1200, 360]) {
+      await tab.page.setViewport({ width, height: 700 });
+      await sleep(300);
+      for (const theme of ["light", "dark"]) {
+        await tab.eval((name) => { document.documentElement.dataset.theme = name; }, theme);
+        assert.deepEqual(await tab.eval(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"] })).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 150)}`)), [], `memory, ${theme}, ${width} wide`);
+      }
     }
-    await tab.page.setViewport({ width: 360, height: 700 });
-    await sleep(300);
-    assert.deepEqual(await tab.eval(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"] })).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 150)}`)), [], "memory on a phone");
     assert.ok(await tab.eval(() => document.documentElement.scrollWidth) <= 360, "the memory view overflows on a phone");
     assert.deepEqual(tab.problems, []);
     console.log(`${kind}: the web UI works with the server`);
