@@ -273,7 +273,8 @@ static void count_tokens(tn_session *s, const tn_batch *b, int32_t n_wanted, uin
     *(prompt ? &s->stats.prompt_tokens : &s->stats.generated_tokens) += (uint64_t)(b->n_tokens - n_guessed);
     *(prompt ? &s->stats.prompt_ns : &s->stats.generated_ns) += ns;
     if (is_step(s, b->n_tokens, n_wanted)) {
-        tn__step_time_add(&s->steps[b->n_tokens], (double)ns);
+        s->step_ns = (double)ns;
+        tn__step_time_add(&s->steps[b->n_tokens], s->step_ns);
         s->steps[b->n_tokens].seen = ++s->n_steps;
     }
 }

@@ -243,7 +243,7 @@ tn_status tn__gather_sparse_pages(tn_session *session);
 
 enum { TN__STEP_ROWS = 257 };
 
-/* The mean time of runs, of which far longer ones, which other work has probably disturbed, count as twice the mean.
+/* The mean time of runs, of which far longer ones, which other work has probably disturbed, count as a little longer.
  */
 typedef struct tn__step_time {
     double ns;
@@ -251,12 +251,16 @@ typedef struct tn__step_time {
     uint64_t seen; /* the number of the last step */
 } tn__step_time;
 enum { TN__STEPS_SURE = 5 }; /* measurements of which the least counts; only later ones change it slowly */
+static inline double tn__undisturbed(double ns, double usual) {
+    static const double longest = 1.25;
+    return ns < longest * usual ? ns : longest * usual;
+}
 static inline void tn__step_time_add(tn__step_time *t, double ns) {
-    static const double shorter = 0.15, longer = 0.1;
+    static const double weight = 0.1;
     if (++t->n == 2 || (t->n > 2 && t->n <= TN__STEPS_SURE && ns < t->ns))
         t->ns = ns;
     else if (t->n > TN__STEPS_SURE)
-        t->ns += (ns < t->ns ? shorter : longer) * ((ns < 2 * t->ns ? ns : 2 * t->ns) - t->ns);
+        t->ns += weight * (tn__undisturbed(ns, t->ns) - t->ns);
 }
 
 struct tn_session {
@@ -273,6 +277,7 @@ struct tn_session {
     tn_session_stats stats;
     tn__step_time steps[TN__STEP_ROWS]; /* of generation, by their rows */
     uint64_t n_steps;
+    double step_ns; /* of the last of them */
     /* Called after every decode, while its results are there: a proposer that needs hidden states. */
     void (*observer)(void *user, const tn_batch *batch);
     void *observer_user;

@@ -125,15 +125,14 @@ static tn_status follow_text(draft_proposer *p, const tn_guess *g) {
 /* ---- Guessing ---- */
 
 /* Takes the next token of a guess from its row; false: the guess has ended. */
-static tn_status draw_token(draft_proposer *p, tn_guess *g, float p_min, float least, bool *goes_on) {
+static tn_status draw_token(draft_proposer *p, tn_guess *g, const tn__guess_limit *limit, bool *goes_on) {
     draft_sequence *q = &p->sequences[g->seq];
     float prob;
     tn_token own;
     *goes_on = false;
     TN_TRY(tn__drawer_draw(&q->drawer, tn_session_logits(p->session, q->row), p->n_vocab, &own, &prob));
     const tn_token token = tn__vocabulary_from(&p->map, own);
-    q->all *= prob;
-    if (token < 0 || prob < p_min || q->all < least) return TN_OK;
+    if (token < 0 || !tn__guess_keeps(limit, g->n, prob, &q->all)) return TN_OK;
     if (p->n_branches) {
         const tn_token other =
             tn__row_other(tn_session_logits(p->session, q->row), p->n_vocab, own, &q->other_prob[g->n]);
@@ -142,7 +141,7 @@ static tn_status draw_token(draft_proposer *p, tn_guess *g, float p_min, float l
     g->guess[g->n] = token;
     g->probs[g->n++] = prob;
     /* Nothing follows the end of a text. */
-    *goes_on = g->n < g->room && !(p->text && tn_token_is_end(p->text, token));
+    *goes_on = g->n < g->room && tn__guess_goes_on(limit, q->all) && !(p->text && tn_token_is_end(p->text, token));
     if (!*goes_on) return TN_OK;
     q->guess[q->n_guessed++] = token;
     return add_token(p, g->seq, own, true);
@@ -179,7 +178,7 @@ static void add_alternatives(const draft_proposer *p, tn_guess *g, int32_t most)
     g->tree = true;
 }
 
-static tn_status draft_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, float p_min, float least) {
+static tn_status draft_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, const tn__guess_limit *limit) {
     draft_proposer *p = (draft_proposer *)proposer;
     bool any = false;
     p->n = 0;
@@ -197,7 +196,7 @@ static tn_status draft_propose(tn__proposer *proposer, tn_guess *guesses, int32_
             draft_sequence *q = &p->sequences[guesses[i].seq];
             if (!guesses[i].room || q->lost || q->row < 0) continue;
             bool goes_on;
-            TN_TRY(draw_token(p, &guesses[i], p_min, least, &goes_on));
+            TN_TRY(draw_token(p, &guesses[i], limit, &goes_on));
             q->row = -1;
             any = any || goes_on;
         }

@@ -145,7 +145,8 @@ static tn_status begin_guess(mtp_proposer *p, const tn_guess *g) {
 }
 
 /* Takes the next token of a guess, and adds its entry where the guess goes on. */
-static tn_status extend_guess(mtp_proposer *p, tn_guess *g, int32_t index, float p_min, float least, bool *goes_on) {
+static tn_status extend_guess(mtp_proposer *p, tn_guess *g, int32_t index, const tn__guess_limit *limit,
+                              bool *goes_on) {
     mtp_sequence *q = &p->sequences[g->seq];
     const tn_tokenizer *tokenizer = p->session->plan->model->tokenizer;
     tn_token token;
@@ -153,18 +154,18 @@ static tn_status extend_guess(mtp_proposer *p, tn_guess *g, int32_t index, float
     *goes_on = false;
     TN_TRY(tn__drawer_draw(&q->drawer, tn_session_logits(p->head, q->row), p->n_vocab, &token, &prob));
     q->row = -1;
-    q->all *= prob;
-    if (prob < p_min || q->all < least) return TN_OK;
+    if (!tn__guess_keeps(limit, g->n, prob, &q->all)) return TN_OK;
     g->guess[g->n] = token;
     g->probs[g->n++] = prob;
-    *goes_on = g->n < g->room && !(tokenizer && tn_token_is_end(tokenizer, token));
+    *goes_on =
+        g->n < g->room && tn__guess_goes_on(limit, q->all) && !(tokenizer && tn_token_is_end(tokenizer, token));
     if (!*goes_on) return TN_OK;
     const float *state = tn_session_state(p->head, index);
     if (!state) return tn_fail(TN_E_STATE, "the head gave no state");
     return add_head_entry(p, g->seq, g->n_tokens - 1 + g->n, token, state, true);
 }
 
-static tn_status mtp_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, float p_min, float least) {
+static tn_status mtp_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, const tn__guess_limit *limit) {
     mtp_proposer *p = (mtp_proposer *)proposer;
     if (p->failed) return tn_fail(TN_E_STATE, "the head could not follow the model");
     p->n = 0;
@@ -179,7 +180,7 @@ static tn_status mtp_propose(tn__proposer *proposer, tn_guess *guesses, int32_t 
             const int32_t row = p->sequences[guesses[i].seq].row;
             bool goes_on;
             if (guesses[i].room && row >= 0 && row < n_rows)
-                TN_TRY(extend_guess(p, &guesses[i], of_row[row], p_min, least, &goes_on));
+                TN_TRY(extend_guess(p, &guesses[i], of_row[row], limit, &goes_on));
         }
     }
     return TN_OK;

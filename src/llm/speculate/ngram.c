@@ -88,11 +88,10 @@ static void guess_one(ngram_proposer *p, tn_guess *g, float p_min) {
     }
 }
 
-static tn_status ngram_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, float p_min, float least) {
+static tn_status ngram_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, const tn__guess_limit *limit) {
     ngram_proposer *p = (ngram_proposer *)proposer;
-    (void)least;
     for (int32_t i = 0; i < n; i++)
-        if (guesses[i].seq >= 0 && guesses[i].seq < p->n_seqs) guess_one(p, &guesses[i], p_min);
+        if (guesses[i].seq >= 0 && guesses[i].seq < p->n_seqs) guess_one(p, &guesses[i], limit->p_min);
     return TN_OK;
 }
 

@@ -7,10 +7,21 @@
 
 typedef struct tn__proposer tn__proposer;
 
+/* Where a guess ends: before a token that is less sure than p_min, and where a further one is not worth its time. */
+typedef struct tn__guess_limit {
+    const struct tn__policy *policy;
+    float p_min;
+    float check, guess; /* the time for a token, as the tokens that are made in it otherwise */
+} tn__guess_limit;
+/* Whether a token that the proposer is as sure of as this is worth to be checked, after n_guessed others. `all`: how
+ * probably all of the guess is right, 1 at first. */
+bool tn__guess_keeps(const tn__guess_limit *limit, int32_t n_guessed, float prob, float *all);
+/* Whether another one is worth to be guessed. */
+bool tn__guess_goes_on(const tn__guess_limit *limit, float all);
+
 typedef struct tn__proposer_class {
-    /* Fills guess, probs and n of every entry, up to its room. A guess ends before a token that is less sure than
-     * p_min, and where all of it is right with less than `least`. */
-    tn_status (*propose)(tn__proposer *proposer, tn_guess *guesses, int32_t n, float p_min, float least);
+    /* Fills guess, probs and n of every entry, up to its room and the limit. */
+    tn_status (*propose)(tn__proposer *proposer, tn_guess *guesses, int32_t n, const tn__guess_limit *limit);
     void (*forget)(tn__proposer *proposer, int32_t seq);
     void (*free)(tn__proposer *proposer);
     bool costly; /* guessing takes time that counts: it is not asked while guesses do not pay */
@@ -47,32 +58,34 @@ float tn__row_prob(const float *row, int32_t n, tn_token token);
 
 /* ---- Policy (policy.c): how long guesses are ---- */
 
-enum { TN__CONFIDENCES = 16 };
-
 typedef struct tn__policy {
     const tn_session *session;
     bool fixed;
     int32_t n_min;
-    /* By how sure a guess was of a token: how often such tokens were checked, and right. */
-    float tried[TN__CONFIDENCES], right[TN__CONFIDENCES];
+    float shift, slope;     /* of the log odds of a proposer's sureness, to those that its tokens are right */
+    float mean;             /* how often they are */
     tn__step_time guessing; /* of a token; of the costly proposers */
-    bool resumed;           /* the next guess comes after a pause */
-    /* Of the costly proposers: tokens and time of whole rounds in which they were not asked [0] and were [1]. */
+    double lost;            /* time of rounds with guesses beyond that of plain steps for the same tokens */
+    bool paused;            /* it is too much */
+    bool guessed, resumed;  /* the last round had guesses; this one has, and the last had none */
     struct {
         double tokens, ns;
-    } rounds[2];
-    int32_t pause, wait; /* steps without guesses after they did not pay, and how many are left */
-    int32_t unprobed;    /* guesses that were dropped since the last one that was checked all the same */
+    } made;           /* in the last rounds with guesses */
+    int32_t plain;    /* plain steps to measure before the next guess */
+    int32_t unprobed; /* guesses that were dropped since the last one that was checked all the same */
 } tn__policy;
 
 void tn__policy_begin(tn__policy *policy, const tn_session *session, bool fixed, int32_t n_min);
-/* After a whole round, with all that belongs to it. */
-void tn__policy_round(tn__policy *policy, bool asked, int32_t n_tokens, uint64_t ns);
-/* Whether a costly proposer is asked for n sequences. */
-bool tn__policy_asks(tn__policy *policy, int32_t n);
-/* A guess ends where it is right with less than this. */
-float tn__policy_least(const tn__policy *policy, int32_t n);
-/* Shortens the guesses so that the batch gives the most tokens per time. */
+/* A proposal, the step that checked it, and the tokens that were made. */
+typedef struct tn__round {
+    int32_t n_seqs, n_drafted, n_guessed, n_tokens; /* drafted by a costly proposer; checked */
+    double ns;                                      /* of guessing and of the step */
+} tn__round;
+void tn__policy_round(tn__policy *policy, const tn__round *round);
+/* Whether tokens are guessed for n sequences. */
+bool tn__policy_guesses(tn__policy *policy, int32_t n);
+tn__guess_limit tn__policy_limit(const tn__policy *policy, int32_t n, float p_min);
+/* Shortens the guesses so that the batch gives the most tokens per time. `costly`: guessing has taken time. */
 void tn__policy_cut(tn__policy *policy, tn_guess *guesses, int32_t n, bool costly);
 void tn__policy_learn(tn__policy *policy, const tn_guess *guess, int32_t n_accepted);
 /* After a costly proposer was asked, and gave so many tokens. */

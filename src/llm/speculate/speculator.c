@@ -14,9 +14,8 @@ struct tn_speculator {
     tn__proposer *proposer; /* NULL: a callback */
     tn__policy policy;
     tn_spec_stats stats;
-    uint64_t round_began; /* of the costly proposers; 0: none */
-    int32_t round_tokens, round_rows;
-    bool round_asked;
+    tn__round round;
+    uint64_t round_step; /* the number of the last step before it */
 };
 
 /* ---- The table ---- */
@@ -168,6 +167,18 @@ static void limit_rows(const tn_speculator *s, tn_guess *guesses, int32_t n) {
     }
 }
 
+/* Ends the round that the last proposal began. Rounds with a prompt, or with graphs that were not there, say nothing
+ * about the time of others. */
+static void end_round(tn_speculator *s) {
+    const tn_session *x = s->session;
+    const int32_t rows = s->round.n_seqs + s->round.n_guessed;
+    const bool step = x->n_steps == s->round_step + 1 && rows < TN__STEP_ROWS && x->steps[rows].seen == x->n_steps;
+    s->round.ns += x->step_ns;
+    if (step && x->steps[rows].n > 1) tn__policy_round(&s->policy, &s->round);
+    s->round = (tn__round){0};
+    s->round_step = x->n_steps;
+}
+
 tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) {
     if (!s || !guesses || n < 1) return tn_fail(TN_E_INVALID, "tn_speculator_propose: NULL argument or no sequences");
     for (int32_t i = 0; i < n; i++) {
@@ -178,22 +189,15 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
     if (s->params.kind == TN_SPEC_NONE || s->stats.failed) return TN_OK;
     const bool costly = s->proposer && s->proposer->class->costly;
     limit_rows(s, guesses, n);
+    end_round(s);
+    const bool asks = tn__policy_guesses(&s->policy, n);
+    if (!asks && costly) return TN_OK;
     const uint64_t begin = tn_time_ns();
-    if (costly) {
-        const bool usual =
-            s->session->steps[TN__MIN(s->round_rows, TN__STEP_ROWS - 1)].n > 1; /* its graph was there */
-        if (s->round_began && usual)
-            tn__policy_round(&s->policy, s->round_asked, s->round_tokens, begin - s->round_began);
-        s->round_began = begin;
-        s->round_tokens = s->round_rows = 0;
-        s->round_asked = tn__policy_asks(&s->policy, n);
-        if (!s->round_asked) return TN_OK;
-    }
-    const float least = costly ? tn__policy_least(&s->policy, n) : 0;
-    const tn_status status = s->proposer
-                                 ? s->proposer->class->propose(s->proposer, guesses, n, s->params.p_min, least)
-                                 : ask_callback(s, guesses, n);
+    const tn__guess_limit limit = tn__policy_limit(&s->policy, n, s->params.p_min);
+    const tn_status status =
+        s->proposer ? s->proposer->class->propose(s->proposer, guesses, n, &limit) : ask_callback(s, guesses, n);
     const uint64_t took = tn_time_ns() - begin;
+    s->round.ns = (double)took;
     s->stats.propose_ns += took;
     s->session->stats.generated_ns += took; /* it is part of generating */
     if (status != TN_OK) {
@@ -210,7 +214,11 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
         n_guessed += guesses[i].n;
     }
     if (costly) tn__policy_guessed(&s->policy, n_guessed, took);
-    tn__policy_cut(&s->policy, guesses, n, costly);
+    if (costly) s->round.n_drafted = n_guessed;
+    if (asks)
+        tn__policy_cut(&s->policy, guesses, n, costly);
+    else /* it has only followed the text */
+        for (int32_t i = 0; i < n; i++) guesses[i].n = 0;
     return TN_OK;
 }
 
@@ -218,8 +226,9 @@ void tn_speculator_checked(tn_speculator *s, const tn_guess *g, int32_t n_accept
     if (!s || !g) return;
     tn_spec_stats *x = &s->stats;
     x->steps++;
-    s->round_tokens += 1 + n_accepted;
-    s->round_rows += 1 + g->n;
+    s->round.n_seqs++;
+    s->round.n_tokens += 1 + n_accepted;
+    s->round.n_guessed += g->n;
     if (g->n < 1) return;
     x->guessed_steps++;
     x->guessed += (uint64_t)g->n;
