@@ -101,7 +101,8 @@ typedef enum tn_gguf_mode {
 
 typedef struct tn_gguf_params {
     tn_gguf_mode mode;
-    bool one_part; /* open only this file, even if it is part of a split set */
+    bool one_part;    /* open only this file, even if it is part of a split set */
+    const char *name; /* of a file in memory, for messages; NULL: "memory" */
 } tn_gguf_params;
 
 typedef struct tn_gguf_tensor {
@@ -125,7 +126,7 @@ TN_API tn_status tn_gguf_open_memory(const void *bytes, size_t size, const tn_gg
 TN_API tn_gguf *tn_gguf_share(tn_gguf *file);
 TN_API void tn_gguf_close(tn_gguf *file); /* accepts NULL */
 
-TN_API const char *tn_gguf_path(const tn_gguf *file); /* of the first part; "memory" for a file in memory */
+TN_API const char *tn_gguf_path(const tn_gguf *file); /* of the first part; its name for a file in memory */
 TN_API const char *tn_gguf_part_path(const tn_gguf *file, int part);
 TN_API int tn_gguf_part_count(const tn_gguf *file);
 TN_API uint32_t tn_gguf_version(const tn_gguf *file);
@@ -235,6 +236,10 @@ TN_API tn_status tn_gguf_writer_finish(tn_gguf_writer *writer);
 /* After begin(): the total size of all files, and their number. */
 TN_API uint64_t tn_gguf_writer_bytes(const tn_gguf_writer *writer);
 TN_API int tn_gguf_writer_part_count(const tn_gguf_writer *writer);
+
+/* The metadata and the tensor table of all parts, as the bytes of one plan-only file: another process opens them with
+ * tn_gguf_open_memory() and knows the model without its data. The caller frees them with tn_free(). */
+TN_API tn_status tn_gguf_head(const tn_gguf *file, void **bytes, size_t *size) TN_MUST_CHECK;
 
 /* ---- Editing, merging, splitting ---- */
 

@@ -53,9 +53,14 @@ typedef struct tn_model_params {
     int rank, n_ranks;               /* without `net`: the part of that rank is planned; it cannot run */
     float shares[TN_NET_RANKS_MOST]; /* of the model, by rank; all 0: equal ones */
     bool by_layers; /* ranks have whole layers, one after the other, instead of a part of every matrix */
+    /* Rank 0 reads the file; the others receive the metadata when they open the model and their parts of the weights
+     * when the first session loads them, and need no file: `path` is then a name for messages. The same on all
+     * ranks. */
+    bool share_weights;
 } tn_model_params;
 
-/* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. */
+/* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. With
+ * a transport all ranks open the model at the same time. */
 TN_API tn_status tn_model_open(const char *path, const tn_model_params *params, tn_model **model) TN_MUST_CHECK;
 TN_API void tn_model_close(tn_model *model);      /* sessions first */
 TN_API int tn_model_ranks(const tn_model *model); /* that compute it together; 1: this process alone */

@@ -214,7 +214,7 @@ tn_status tn_gguf_open_memory(const void *bytes, size_t size, const tn_gguf_para
     tn__gguf_part *part = &file->parts[0];
     part->memory = bytes;
     part->size = size;
-    part->path = tn_strdup("memory");
+    part->path = tn_strdup(params && params->name ? params->name : "memory");
     tn_status status = part->path ? parse_part(part) : TN_E_NOMEM;
     if (status == TN_OK) status = finish_open(file);
     if (status != TN_OK)

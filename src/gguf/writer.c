@@ -422,11 +422,13 @@ static unsigned char *put_key(unsigned char *to, const char *key) {
     return put_str(to, (tn_gguf_str){key, strlen(key)});
 }
 
-static tn_status write_head(tn_gguf_writer *w, const output_part *p, int no) {
+/* The head of a part in memory. */
+static tn_status make_file_head(const tn_gguf_writer *w, const output_part *p, int no, unsigned char **out,
+                                size_t *out_size) {
     uint64_t key_count = w->params.part_bytes ? 3 : 0, size = key_bytes(w, no);
     for (size_t i = 0; i < w->key_count; i++) key_count += key_in_part(w, i, no);
     for (size_t i = p->first; i < p->end; i++) size += entry_bytes(&w->tensors[i]);
-    if (size > SIZE_MAX) return tn_fail(TN_E_OVERFLOW, "%s: the metadata is too large", p->path);
+    if (size > SIZE_MAX) return tn_fail(TN_E_OVERFLOW, "%s: the metadata is too large", w->path);
     unsigned char *head = tn_malloc((size_t)size), *to = head;
     if (!head) return TN_E_NOMEM;
     to = write_bytes(to, TN__GGUF_MAGIC, 4);
@@ -447,7 +449,16 @@ static tn_status write_head(tn_gguf_writer *w, const output_part *p, int no) {
         for (uint32_t d = 0; d < t->n_dims; d++) to = put_u64(to, (uint64_t)t->ne[d]);
         to = put_u64(put_u32(to, t->type), t->offset);
     }
-    tn_status status = write_to_part(w, head, (size_t)(to - head));
+    *out = head;
+    *out_size = (size_t)(to - head);
+    return TN_OK;
+}
+
+static tn_status write_head(tn_gguf_writer *w, const output_part *p, int no) {
+    unsigned char *head;
+    size_t size;
+    TN_TRY(make_file_head(w, p, no, &head, &size));
+    tn_status status = write_to_part(w, head, size);
     tn_free(head);
     return status;
 }
@@ -502,14 +513,43 @@ static tn_status writer_alignment(tn_gguf_writer *w) {
     return TN_OK;
 }
 
-tn_status tn_gguf_writer_begin(tn_gguf_writer *w) {
+/* After it no key or tensor is added. */
+static tn_status close_tables(tn_gguf_writer *w) {
     if (w->begun) return tn_fail(TN_E_STATE, "%s: begun twice", w->path);
     if (w->params.no_data) TN_TRY(set_key(w, "tenon.no_data", &(tn_gguf_value){.type = TN_GGUF_BOOL, .b = true}));
     TN_TRY(writer_alignment(w));
     w->begun = true;
-    TN_TRY(lay_out_parts(w));
+    return lay_out_parts(w);
+}
+
+tn_status tn_gguf_writer_begin(tn_gguf_writer *w) {
+    TN_TRY(close_tables(w));
     TN_TRY(name_parts(w));
     return open_output_part(w);
+}
+
+static tn_status fill_head(tn_gguf_writer *w, const tn_gguf *file, unsigned char **bytes, size_t *size) {
+    TN_TRY(tn_gguf_writer_copy_keys(w, file));
+    for (uint64_t i = 0; i < tn_gguf_tensor_count(file); i++) {
+        const tn_gguf_tensor *t = tn_gguf_tensor_at(file, i);
+        TN_TRY(tn_gguf_writer_add(w, t->name, t->type, t->n_dims, t->ne));
+    }
+    TN_TRY(close_tables(w));
+    return make_file_head(w, &w->parts[0], 0, bytes, size);
+}
+
+tn_status tn_gguf_head(const tn_gguf *file, void **bytes, size_t *size) {
+    unsigned char *head = NULL;
+    *bytes = NULL;
+    tn_gguf_writer *w = tn_calloc(1, sizeof *w); /* never opens a file */
+    if (!w) return TN_E_NOMEM;
+    w->fd = -1;
+    w->params.no_data = true;
+    w->path = tn_strdup(tn_gguf_path(file));
+    tn_status status = w->path ? fill_head(w, file, &head, size) : TN_E_NOMEM;
+    tn_gguf_writer_free(w);
+    if (status == TN_OK) *bytes = head;
+    return status;
 }
 
 tn_status tn_gguf_writer_write(tn_gguf_writer *w, const void *bytes, size_t size) {

@@ -37,11 +37,15 @@ static bool reads_the_map(tn_buffer_type *type, const void *data) {
 static bool can_map(const tn__load *l, const tn__weight *w) {
     return w->data && reads_the_map(tn__weight_memory(l, w), w->data);
 }
+/* Of a file that was opened without its data, which a session would map. */
+static bool would_map(const tn_model *m, const tn__weight *w, tn_buffer_type *type) {
+    return !tn_gguf_has_data(m->file) && !m->share.receives && reads_the_map(type, NULL) &&
+           tn__slice_start(w->info, &w->slice, w->tensor) != SIZE_MAX;
+}
 
 size_t tn__load_size(const tn_model *m, const tn__load *l, const tn__weight *w) {
     tn_buffer_type *type = tn__weight_memory(l, w);
-    const bool contiguous = tn__slice_start(w->info, &w->slice, w->tensor) != SIZE_MAX;
-    if (can_map(l, w) || (!tn_gguf_has_data(m->file) && contiguous && reads_the_map(type, NULL))) return 0;
+    if (can_map(l, w) || would_map(m, w, type)) return 0;
     return tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), tn_buffer_type_alignment(type));
 }
 
@@ -109,16 +113,19 @@ static tn_status ask_load_abort(const tn__load *l) {
 
 typedef struct weight_source {
     const tn__load *load;
-    const tn_gguf *file;
+    tn_model *model;
     const tn__weight *weight;
 } weight_source;
 /* Reads the file even where it is mapped: page faults cost more than the copy, and a truncated file is an error
  * instead of a signal. */
+static tn_status read_weight_part(tn_model *m, const tn__weight *w, size_t offset, void *to, size_t size) {
+    if (m->share.receives) return tn__share_read(m, w, offset, to, size);
+    return tn__slice_read(m->file, w->info, &w->slice, w->tensor, offset, to, size);
+}
 static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     const weight_source *source = user;
     TN_TRY(ask_load_abort(source->load));
-    const tn__weight *w = source->weight;
-    return tn__slice_read(source->file, w->info, &w->slice, w->tensor, offset, to, size);
+    return read_weight_part(source->model, source->weight, offset, to, size);
 }
 
 /* Reads bound weights in portions and reports progress after each: large portions, but several for every model. */
@@ -149,7 +156,7 @@ static tn_status upload_weights(tn_model *m, const tn__load *l, tn_buffer_type *
             size_t need = tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
             if (size && need > max - size) break;
             size += need;
-            files[n] = (weight_source){l, m->file, w};
+            files[n] = (weight_source){l, m, w};
             sources[n] = (tn_tensor_source){w->tensor, read_weight, &files[n]};
             n++;
         }
@@ -185,7 +192,7 @@ static tn_status upload_all(tn_model *m, const tn__load *l, size_t total) {
 }
 
 /* Checks that every value of a weight is finite. */
-static tn_status check_weight(const tn_model *m, const tn__load *l, const tn__weight *w) {
+static tn_status check_weight(tn_model *m, const tn__load *l, const tn__weight *w) {
     enum { PIECE = 8192 }; /* a multiple of every block */
     float numbers[PIECE];
     int64_t n = tn_nelements(w->tensor), block = tn_type_block(w->info->type);
@@ -197,9 +204,7 @@ static tn_status check_weight(const tn_model *m, const tn__load *l, const tn__we
         int64_t count = TN__MIN(n - begin, PIECE);
         size_t offset = (size_t)(begin / block) * block_bytes;
         status = ask_load_abort(l);
-        if (status == TN_OK)
-            status = tn__slice_read(m->file, w->info, &w->slice, w->tensor, offset, bytes,
-                                    (size_t)(count / block) * block_bytes);
+        if (status == TN_OK) status = read_weight_part(m, w, offset, bytes, (size_t)(count / block) * block_bytes);
         if (status == TN_OK) status = tn_type_to_f32(w->info->type, bytes, numbers, count);
         for (int64_t i = 0; i < count && status == TN_OK; i++)
             if (!isfinite(numbers[i]))
@@ -211,7 +216,7 @@ static tn_status check_weight(const tn_model *m, const tn__load *l, const tn__we
     return status;
 }
 
-static tn_status check_weights(const tn_model *m, const tn__load *l, size_t total) {
+static tn_status check_weights(tn_model *m, const tn__load *l, size_t total) {
     for (size_t i = 0; i < m->n_all; i++) {
         if (m->all[i].ignored || !tn_type_can_read(m->all[i].info->type)) continue;
         TN_TRY(check_weight(m, l, &m->all[i]));
@@ -230,16 +235,31 @@ static bool needs_data(const tn_model *m, const tn__load *l) {
     return false;
 }
 
+/* Among ranks that share one file, rank 0 loads its own part and sends the others theirs. */
+static tn_status load_all(tn_model *m, const tn__load *l, size_t own) {
+    const bool shares = m->share.sends || m->share.receives;
+    size_t total = own, others = 0, done;
+    if (shares) TN_TRY(tn__share_begin(m, own, &others));
+    if (m->share.sends && !tn__add_size(own, others, &total))
+        return tn_fail(TN_E_OVERFLOW, "the weights' sizes overflow");
+    if (m->params.check_weights) TN_TRY(check_weights(m, l, total));
+    TN_TRY(map_files(m, l));
+    TN_TRY(upload_all(m, l, total));
+    done = own;
+    if (m->share.sends) TN_TRY(tn__share_serve(m, l, &done, total));
+    if (m->share.receives) TN_TRY(tn__share_done(m));
+    if (l->progress) l->progress(l->progress_user, total, total);
+    return TN_OK;
+}
+
 tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     if (m->loaded) return TN_OK;
-    if (!tn_gguf_has_data(m->file) && needs_data(m, l))
+    if (!tn_gguf_has_data(m->file) && !m->share.receives && needs_data(m, l))
         return tn_fail(TN_E_STATE, "%s has no weights; it can be planned but not run", tn_gguf_path(m->file));
     uint64_t begin = tn_time_ns();
-    size_t total = 0;
-    for (size_t i = 0; i < m->n_all; i++) total += m->all[i].ignored ? 0 : m->all[i].size;
-    if (m->params.check_weights) TN_TRY(check_weights(m, l, total));
-    tn_status status = map_files(m, l);
-    if (status == TN_OK) status = upload_all(m, l, total);
+    size_t own = 0;
+    for (size_t i = 0; i < m->n_all; i++) own += m->all[i].ignored ? 0 : m->all[i].size;
+    tn_status status = load_all(m, l, own);
     if (status != TN_OK) {
         for (size_t i = 0; i < m->n_buffers; i++) tn_buffer_free(m->buffers[i].buffer);
         m->n_buffers = 0;
@@ -250,7 +270,6 @@ tn_status tn__load_weights(tn_model *m, const tn__load *l) {
         }
         return status;
     }
-    if (l->progress) l->progress(l->progress_user, total, total);
     m->loaded = true;
     m->load_ns = tn_time_ns() - begin;
     return TN_OK;

@@ -1,5 +1,6 @@
 /* Opening a model: metadata, architecture, tensors, tokenizer. */
 #include "llm/memory/kv_cache.h"
+#include "llm/ranks/lead.h"
 
 #include <string.h>
 
@@ -30,7 +31,8 @@ static tn_status make_head(const char *path, tn__hparams *h) {
 }
 
 static tn_status open_model(const char *path, tn_model *m) {
-    TN_TRY(tn_gguf_open(path, &(tn_gguf_params){.mode = m->params.no_mmap ? TN_GGUF_META : TN_GGUF_MAP}, &m->file));
+    TN_TRY(tn__ranks_meet(&m->params));
+    TN_TRY(tn__share_open(m, path));
     tn_gguf_str name;
     TN_TRY(tn_gguf_need_str(m->file, "general.architecture", &name));
     const char *tokenizer = tn_gguf_get_cstr(m->file, "tokenizer.ggml.model", NULL);
@@ -73,6 +75,7 @@ tn_status tn_model_open(const char *path, const tn_model_params *params, tn_mode
     if (params) m->params = *params;
     tn_status status = open_model(path, m);
     if (status != TN_OK) {
+        if (m->params.net) status = tn__ranks_break(m->params.net, status);
         tn_model_close(m);
         return status;
     }
@@ -91,6 +94,7 @@ void tn_model_close(tn_model *m) {
     tn_free(m->w.layers);
     tn__division_free(&m->division);
     tn__hparams_free(&m->h);
+    tn__share_end(&m->share);
     tn_gguf_close(m->file);
     tn_free(m);
 }

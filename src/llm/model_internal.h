@@ -4,6 +4,7 @@
 
 #include "llm/arch/tensors.h"
 #include "llm/ranks/division.h"
+#include "llm/ranks/share.h"
 #include "tenon/arch.h"
 #include "tenon/llm.h"
 
@@ -247,6 +248,7 @@ struct tn_model {
     char *chat_template;
     int64_t n_params;
     tn__division division; /* among ranks */
+    tn__share share;
     /* Set by the first session. */
     bool loaded;
     bool repacked;       /* as loaded; later sessions follow */

@@ -105,7 +105,7 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
                        layer, m->h.n_stored_layers);
     TN_TRY(check_weight_shape(m, w->info, row, layer));
 
-    w->data = w->info->data;
+    w->data = m->share.receives ? NULL : w->info->data;
     w->size = w->info->size;
     w->tensor = tn_tensor_new(m->arena, w->info->type, w->info->n_dims ? w->info->n_dims : 1, w->info->ne);
     if (!w->tensor) return tn_arena_status(m->arena);

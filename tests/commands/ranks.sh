@@ -10,7 +10,8 @@ text() { "$tenon" $options "$@" 2> "$work/err" | grep -E '"text"|"memory_(planne
 fits() { [ "$(grep memory_ <<< "$1" | sed 's/.*: //; s/,//' | sort -u | wc -l)" = 1 ]; }
 one=$(text | grep text)
 [ -n "$one" ] || failed "one rank writes nothing"
-for several in "--ranks 2" "--ranks 3" "--ranks 2 --net delay:20us,10G:shm" "--ranks 2 --nodes-split layer" "--ranks 2 -ts 3,1"; do
+for several in "--ranks 2" "--ranks 3" "--ranks 2 --net delay:20us,10G:shm" "--ranks 2 --nodes-split layer" "--ranks 2 -ts 3,1" \
+    "--ranks 3 --share-weights" "--ranks 2 --nodes-split layer --share-weights"; do
     # shellcheck disable=SC2086
     got=$(text $several)
     [ "$(grep text <<< "$got")" = "$one" ] || failed "$several: another text than one rank's"
@@ -30,6 +31,17 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     # shellcheck disable=SC2086
     got=$(mpirun --allow-run-as-root --oversubscribe -n 2 "$tenon" $options 2> "$work/err" | tr -d '\r' | grep '"text"')
     [ "$got" = "$one" ] || failed "mpirun -n 2: another text"
+    # Rank 1 has no file.
+    other="${options/"$model"/$work/nowhere.gguf}"
+    for how in row layer; do
+        # shellcheck disable=SC2086
+        got=$(mpirun --allow-run-as-root --oversubscribe -n 1 "$tenon" $options --share-weights --nodes-split $how : \
+            -n 1 "$tenon" $other --share-weights --nodes-split $how 2> "$work/err" | tr -d '\r' | grep '"text"')
+        [ "$got" = "$one" ] || failed "a rank without the file, by ${how}s: $got$(cat "$work/err")"
+    done
+    # shellcheck disable=SC2086
+    check "a rank that was not told to receive weights" '*' 'give all ranks the same options' \
+        mpirun --allow-run-as-root --oversubscribe -n 1 "$tenon" $options --share-weights : -n 1 "$tenon" $options
 fi
 check "an unknown transport" 1 "no transport 'pigeons'" "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --net pigeons
 check "a missing model" 1 "missing.gguf" "$tenon" run "$work/missing.gguf" -p x -n 1 --ranks 2

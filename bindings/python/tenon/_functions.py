@@ -343,6 +343,7 @@ FUNCTIONS: Dict[str, List[Any]] = {
     "tn_gguf_writer_finish": [c_int, POINTER(tn_gguf_writer)],
     "tn_gguf_writer_bytes": [c_uint64, POINTER(tn_gguf_writer)],
     "tn_gguf_writer_part_count": [c_int, POINTER(tn_gguf_writer)],
+    "tn_gguf_head": [c_int, POINTER(tn_gguf), POINTER(c_void_p), POINTER(c_size_t)],
     "tn_gguf_copy": [c_int, POINTER(tn_gguf), c_char_p, POINTER(tn_gguf_copy_params)],
     "tn_pack_params_default": [tn_pack_params],
     "tn_pack": [c_int, POINTER(tn_pack_item), c_size_t, POINTER(tn_pack_params), POINTER(tn_pack_result)],

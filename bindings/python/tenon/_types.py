@@ -344,7 +344,7 @@ tn_gguf_value_anonymous._fields_ = [
 tn_gguf_value._anonymous_ = ["anonymous"]
 tn_gguf_value._fields_ = [("type", c_int), ("anonymous", tn_gguf_value_anonymous)]
 tn_gguf_kv._fields_ = [("key", tn_gguf_str), ("value", tn_gguf_value)]
-tn_gguf_params._fields_ = [("mode", c_int), ("one_part", c_bool)]
+tn_gguf_params._fields_ = [("mode", c_int), ("one_part", c_bool), ("name", c_char_p)]
 tn_gguf_tensor._fields_ = [
     ("name", c_char_p), ("type", c_int), ("n_dims", c_int), ("ne", c_int64 * 4), ("size", c_size_t), ("file_offset", c_uint64),
     ("part", c_int), ("data", c_void_p),
@@ -480,7 +480,7 @@ tn_tokens._fields_ = [("ids", POINTER(c_int32)), ("count", c_size_t), ("capacity
 tn_text._fields_ = [("bytes", POINTER(c_char)), ("length", c_size_t), ("capacity", c_size_t)]
 tn_model_params._fields_ = [
     ("no_mmap", c_bool), ("vocab_only", c_bool), ("check_weights", c_bool), ("nextn", c_bool), ("head", c_bool), ("net", POINTER(tn_net)),
-    ("rank", c_int), ("n_ranks", c_int), ("shares", c_float * 64), ("by_layers", c_bool),
+    ("rank", c_int), ("n_ranks", c_int), ("shares", c_float * 64), ("by_layers", c_bool), ("share_weights", c_bool),
 ]
 tn_model_info._fields_ = [
     ("architecture", c_char_p), ("name", c_char_p), ("n_params", c_int64), ("bytes", c_size_t), ("n_vocab", c_int32),

@@ -163,7 +163,8 @@ tn_status tn_session_memory(const tn_session *s, tn_fit *fit) {
     if (status == TN_OK) status = tn__prefixes_bytes(p, &prefixes);
     if (status == TN_OK) status = tn__tiers_bytes(p, &tier, &tiers);
     fit->devices[fit->n_devices - 1].staging = s->staging.bytes + s->results.bytes + s->embeddings.bytes + metadata +
-                                               prefixes + tiers + tn__plan_upload_bytes(p) + tn__notes_bytes(p);
+                                               prefixes + tiers + tn__plan_upload_bytes(p) + tn__notes_bytes(p) +
+                                               (p->loads ? tn__share_bytes(p->model) : 0);
     fit->devices[fit->n_devices - 1].tier = s->tiers.host.bytes;
     return status;
 }

@@ -10,16 +10,39 @@
 #include <unistd.h>
 
 typedef struct rank_facts {
-    uint64_t version, model, session, machine;
+    uint64_t model, session, machine;
     uint64_t host_bytes, host_free; /* what the session takes of the host's memory, and what is free */
 } rank_facts;
 
-tn_status tn__ranks_fail(const tn_model *m, tn_status status) {
-    if (status == TN_OK || !m->division.net) return status;
+tn_status tn__ranks_break(tn_net *net, tn_status status) {
     char text[512];
     snprintf(text, sizeof text, "%s", tn_error());
-    tn_net_abort(m->division.net, status, text);
+    tn_net_abort(net, status, text);
     return tn_fail(status, "%s", text);
+}
+tn_status tn__ranks_fail(const tn_model *m, tn_status status) {
+    return status == TN_OK || !m->division.net ? status : tn__ranks_break(m->division.net, status);
+}
+
+/* Of a fixed layout: another version reads it, too. */
+tn_status tn__ranks_meet(const tn_model_params *params) {
+    struct {
+        uint64_t version, shares;
+    } all[TN_NET_RANKS_MOST], own = {tn__hash_bytes(tn_version(), strlen(tn_version()), 0), params->share_weights};
+    size_t sizes[TN_NET_RANKS_MOST];
+    if (!params->net || params->vocab_only) return TN_OK;
+    const int n_ranks = tn_net_size(params->net);
+    for (int r = 0; r < n_ranks; r++) sizes[r] = sizeof own;
+    TN_TRY(tn_net_all_gather(params->net, &own, sizes, all));
+    for (int r = 0; r < n_ranks; r++) {
+        if (all[r].version != all[0].version)
+            return tn_fail(TN_E_VERSION, "rank %d has another version of Tenon than rank 0", r);
+        if (all[r].shares != all[0].shares)
+            return tn_fail(TN_E_STATE, "rank 0 %s and rank %d %s: give all ranks the same options (--share-weights)",
+                           all[0].shares ? "sends weights" : "expects all ranks to have the file", r,
+                           all[r].shares ? "waits for weights" : "opens its own file");
+    }
+    return TN_OK;
 }
 
 /* What must be the same on all ranks: shapes of graphs and cells of the cache. */
@@ -52,8 +75,7 @@ static rank_facts facts_of(const tn_session_plan *p) {
     char machine[256] = "";
     const tn__device_plan *host = &p->devices[p->placement.n_devices - 1];
     size_t total;
-    rank_facts f = {.version = tn__hash_bytes(tn_version(), strlen(tn_version()), 0),
-                    .model = tn__hash_combine(p->model->identity, (uint64_t)tn_gguf_tensor_count(p->model->file)),
+    rank_facts f = {.model = tn__hash_combine(p->model->identity, (uint64_t)tn_gguf_tensor_count(p->model->file)),
                     .session = hash_session(p),
                     .host_bytes = tn__device_plan_bytes(host)};
     (void)gethostname(machine, sizeof machine - 1);
@@ -66,8 +88,6 @@ static rank_facts facts_of(const tn_session_plan *p) {
 static tn_status compare_facts(const rank_facts *all, int rank, int n_ranks) {
     uint64_t needed = 0, least = UINT64_MAX;
     for (int r = 0; r < n_ranks; r++) {
-        if (all[r].version != all[0].version)
-            return tn_fail(TN_E_VERSION, "rank %d has another version of Tenon than rank 0", r);
         if (all[r].model != all[0].model) return tn_fail(TN_E_STATE, "rank %d has another model than rank 0", r);
         if (all[r].session != all[0].session)
             return tn_fail(TN_E_STATE,

@@ -71,7 +71,7 @@ static void take_slice(const tn_model *m, tn_tensor *t, const tn__slice *slice) 
     set_length(t, slice->axis, n);
     const size_t start = tn__slice_start(w->info, &w->slice, t);
     w->size = tn_nbytes(t);
-    w->data = w->info->data && start != SIZE_MAX ? (const char *)w->info->data + start : NULL;
+    w->data = w->data && start != SIZE_MAX ? (const char *)w->data + start : NULL;
 }
 
 /* Units begin … end-1 of the `units` that the axis has. */

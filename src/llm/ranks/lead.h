@@ -27,12 +27,15 @@ tn_status tn__lead_run(struct tn_session *session, const tn__graph_set *set, voi
 /* After a graph has run: whether all ranks were there. */
 tn_status tn__lead_check(const struct tn_session *session, tn_status status);
 
-/* Before anything is loaded: all ranks have the same version, model and parameters, and what those of one machine
- * take fits together. Otherwise the transport is broken, and all ranks report why. */
+/* Before the file is opened: all ranks have the same version, and agree on who opens it. */
+tn_status tn__ranks_meet(const tn_model_params *params);
+/* Before anything is loaded: all ranks have the same model and parameters, and what those of one machine take fits
+ * together. Otherwise the transport is broken, and all ranks report why. */
 tn_status tn__ranks_agree(struct tn_session_plan *plan);
 /* The shortest context of all ranks. */
 tn_status tn__ranks_context(const tn_model *model, int32_t *n_ctx);
 /* This rank cannot go on: the others end as well. Returns the status. */
 tn_status tn__ranks_fail(const tn_model *model, tn_status status);
+tn_status tn__ranks_break(tn_net *net, tn_status status);
 
 #endif

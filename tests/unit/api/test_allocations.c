@@ -128,8 +128,9 @@ static tn_status count_tensor(void *user, const tn_arch_tensor *tensor) {
 static tn_status use_metadata(void *user) {
     const tn_gguf *file = tn_model_file(user);
     tn_gguf_writer *writer = NULL;
-    tn_gguf *metadata = NULL;
-    size_t required = 0;
+    tn_gguf *metadata = NULL, *head = NULL;
+    void *bytes = NULL;
+    size_t required = 0, size;
     float epsilon;
     tn_status status;
     TN_TRY_GOTO(tn_gguf_writer_new(path, NULL, &writer), status, out);
@@ -138,7 +139,11 @@ static tn_status use_metadata(void *user) {
     TN_TRY_GOTO(tn_gguf_need_f32(metadata, "llama.attention.layer_norm_rms_epsilon", &epsilon), status, out);
     TN_TRY_GOTO(tn_arch_tensors(metadata, count_tensor, &required), status, out);
     if (!required) status = tn_fail(TN_E_INTERNAL, "no tensor is required");
+    TN_TRY_GOTO(tn_gguf_head(file, &bytes, &size), status, out);
+    TN_TRY_GOTO(tn_gguf_open_memory(bytes, size, NULL, &head), status, out);
 out:
+    tn_free(bytes);
+    tn_gguf_close(head);
     tn_gguf_close(metadata);
     tn_gguf_writer_free(writer);
     return status;

@@ -297,6 +297,48 @@ static void an_edit_replaces_the_file_in_one_step(void **state) {
     tn_gguf_close(after);
 }
 
+/* Another process knows the model from its head: metadata, and the tensors of all parts in their order. */
+static void a_head_describes_all_parts(void **state) {
+    const char *whole = in_folder("whole.gguf"), *base = in_folder("set.gguf");
+    tn_gguf *file, *head;
+    char name[512];
+    void *bytes;
+    size_t size;
+    assert_ok(write_sample(whole, NULL));
+    assert_ok(tn_gguf_open(whole, NULL, &file));
+    assert_ok(tn_gguf_copy(file, base, &(tn_gguf_copy_params){.part_bytes = 5000}));
+    tn_gguf_close(file);
+    assert_ok(tn_gguf_part_name(base, 0, 2, name, sizeof name));
+    assert_ok(tn_gguf_open(name, NULL, &file));
+    const int files = files_in_folder();
+    assert_ok(tn_gguf_head(file, &bytes, &size));
+    assert_int_equal(files_in_folder(), files);
+    assert_ok(tn_gguf_open_memory(bytes, size, &(tn_gguf_params){.name = "elsewhere.gguf"}, &head));
+    tn_free(bytes);
+    assert_string_equal(tn_gguf_path(head), "elsewhere.gguf");
+    assert_false(tn_gguf_has_data(head));
+    assert_int_equal(tn_gguf_tensor_count(head), tn_gguf_tensor_count(file));
+    for (uint64_t i = 0; i < tn_gguf_tensor_count(file); i++) {
+        const tn_gguf_tensor *a = tn_gguf_tensor_at(file, i), *b = tn_gguf_tensor_at(head, i);
+        assert_string_equal(a->name, b->name);
+        assert_int_equal(a->type, b->type);
+        assert_int_equal(a->size, b->size);
+        assert_memory_equal(a->ne, b->ne, sizeof a->ne);
+        assert_null(b->data);
+    }
+    for (uint64_t i = 0; i < tn_gguf_key_count(file); i++) {
+        const tn_gguf_kv *kv = tn_gguf_key_at(file, i);
+        const tn_gguf_value *value = tn_gguf_find(head, kv->key.data);
+        if (strncmp(kv->key.data, "split.", 6) == 0) continue;
+        assert_non_null(value);
+        assert_int_equal(value->type, kv->value.type);
+        if (value->type == TN_GGUF_STR) assert_string_equal(value->str.data, kv->value.str.data);
+        if (value->type == TN_GGUF_ARR) assert_int_equal(value->arr.count, kv->value.arr.count);
+    }
+    tn_gguf_close(head);
+    tn_gguf_close(file);
+}
+
 static bool stop_at_once(void *user, uint64_t done, uint64_t total) { return false; }
 
 static void a_stopped_copy_leaves_the_old_file(void **state) {
@@ -401,15 +443,11 @@ static void every_failing_allocation_is_survived(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        test(what_is_written_is_read_back),
-        test(golden_files_survive_writing_and_reading),
-        test(an_unfinished_file_never_appears),
-        test(mistakes_in_writing_are_errors),
-        test(keys_are_replaced_in_place_and_removed),
-        test(an_edit_replaces_the_file_in_one_step),
-        test(a_stopped_copy_leaves_the_old_file),
-        test(a_split_set_reads_like_the_whole),
-        test(a_plan_only_file_has_tables_but_no_data),
+        test(what_is_written_is_read_back),           test(golden_files_survive_writing_and_reading),
+        test(an_unfinished_file_never_appears),       test(mistakes_in_writing_are_errors),
+        test(keys_are_replaced_in_place_and_removed), test(an_edit_replaces_the_file_in_one_step),
+        test(a_stopped_copy_leaves_the_old_file),     test(a_head_describes_all_parts),
+        test(a_split_set_reads_like_the_whole),       test(a_plan_only_file_has_tables_but_no_data),
         test(every_failing_allocation_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 #include "models/reference_models.h"
 
 #include "llm/session_internal.h"
+#include "tenon/net/net_impl.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -26,15 +27,18 @@ static tn_session_params ranks_params(void) {
 
 typedef struct follower {
     const char *path;
-    tn_net *net;
     tn_session_params params;
     tn_status status;
     char error[512];
-    bool by_layers;
+    tn_model_params how;
     bool exact; /* memory in use is what was planned */
 } follower;
 
-static bool by_layers; /* in the tests that follow */
+/* Of all ranks in the tests that follow. */
+static bool by_layers, share_weights;
+static tn_model_params ranks_model_params(tn_net *net) {
+    return (tn_model_params){.net = net, .by_layers = by_layers, .share_weights = share_weights};
+}
 
 static bool planned_is_taken(tn_session *s) {
     tn_fit planned, taken;
@@ -54,7 +58,7 @@ static void *follow(void *user) {
     follower *f = user;
     tn_model *model = NULL;
     tn_session *session = NULL;
-    f->status = tn_model_open(f->path, &(tn_model_params){.net = f->net, .by_layers = f->by_layers}, &model);
+    f->status = tn_model_open(f->path, &f->how, &model);
     if (f->status == TN_OK) f->status = tn_session_open(model, &f->params, &session);
     if (f->status == TN_OK) f->exact = planned_is_taken(session);
     if (f->status == TN_OK) f->status = tn_session_follow(session);
@@ -75,7 +79,9 @@ static void team_start(team *t, int n, const char *path, const tn_session_params
     *t = (team){.n = n};
     assert_ok(tn_net_threads(&(tn_net_params){.n_ranks = n, .timeout_ms = timeout_ms}, t->nets));
     for (int r = 1; r < n; r++) {
-        t->followers[r] = (follower){.path = path, .net = t->nets[r], .params = *params, .by_layers = by_layers};
+        t->followers[r] = (follower){.path = share_weights ? "/nowhere/this-rank-has-no-file.gguf" : path,
+                                     .params = *params,
+                                     .how = ranks_model_params(t->nets[r])};
         assert_int_equal(pthread_create(&t->threads[r], NULL, follow, &t->followers[r]), 0);
     }
 }
@@ -132,7 +138,8 @@ static divided run_ranks(const char *path, int n_ranks, const tn_session_params 
     tn_session *session;
     divided d = {0};
     team_start(&t, n_ranks, path, params, 60000);
-    assert_ok(tn_model_open(path, &(tn_model_params){.net = t.nets[0], .by_layers = by_layers}, &model));
+    const tn_model_params how = ranks_model_params(t.nets[0]);
+    assert_ok(tn_model_open(path, &how, &model));
     tn_status status = tn_session_open(model, params, &session);
     if (status != TN_OK) fail_msg("%s, %d ranks: %s", path, n_ranks, tn_error());
     assert_true(planned_is_taken(session));
@@ -376,6 +383,155 @@ static void ranks_hold_their_parts(void **state) {
     remove(tiny_path());
 }
 
+/* ---- One file for all ranks ---- */
+
+static void ranks_without_the_file_receive_their_parts(void **state) {
+    (void)state;
+    static const struct {
+        tiny_options options;
+        bool layers;
+        double limit;
+    } cases[] = {
+        {{.heads = 8, .kv_heads = 4, .width = 64}, false, 1e-10},
+        {{.heads = 8, .kv_heads = 4, .width = 64, .layers = 5}, true, 0},
+        {{.arch = "qwen3moe", .heads = 8, .kv_heads = 4, .width = 64, .head = 16}, false, 1e-10},
+        {{.arch = "llama", .heads = 16, .kv_heads = 4, .width = 256, .ffn = 768, .type = TN_Q8_0}, false, 1e-3},
+        {{.arch = "llama", .heads = 16, .kv_heads = 4, .width = 256, .layers = 4, .type = TN_Q8_0}, true, 0},
+        /* A matrix of several pieces. */
+        {{.heads = 8, .kv_heads = 4, .width = 1024, .ffn = 2048, .layers = 2}, true, 0},
+    };
+    share_weights = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "shared weights, case %zu", i);
+        by_layers = cases[i].layers;
+        assert_ok(tiny_model_write(tiny_path(), &cases[i].options));
+        (void)compare_ranks(tiny_path(), what, 2, by_layers ? 2 : 3, cases[i].limit);
+    }
+    by_layers = share_weights = false;
+    remove(tiny_path());
+}
+
+/* Rank 0 opens a session of two ranks that share its file; both end as expected. */
+static void share_and_fail(tn_model_params how, tn_net *net, team *t, tn_status expected, const char *message) {
+    tn_model *model = NULL;
+    tn_session *session;
+    const tn_session_params params = ranks_params();
+    how.net = net;
+    tn_status status = tn_model_open(tiny_path(), &how, &model);
+    if (status == TN_OK) status = tn_session_open(model, &params, &session);
+    assert_int_equal(status, expected);
+    if (!strstr(tn_error(), message)) fail_msg("'%s' does not say '%s'", tn_error(), message);
+    tn_model_close(model);
+    pthread_join(t->threads[1], NULL);
+    assert_int_equal(t->followers[1].status, expected);
+    if (!strstr(t->followers[1].error, message)) fail_msg("'%s': not '%s'", t->followers[1].error, message);
+}
+
+/* A transport that changes a bit of one large message. */
+static tn_net *damaged_inner;
+static int n_pieces;
+static tn_status damaged_send(tn_net *net, int to, const void *data, size_t size) {
+    if (size > 4096 && n_pieces++ == 2) ((char *)(uintptr_t)data)[size / 3] ^= 4;
+    return damaged_inner->ops->send(damaged_inner, to, data, size);
+}
+static tn_status damaged_receive(tn_net *net, int from, void *data, size_t size, bool idle) {
+    return damaged_inner->ops->receive(damaged_inner, from, data, size, idle);
+}
+static tn_status damaged_reduce(tn_net *net, const float *in, float *out, size_t n) {
+    return damaged_inner->ops->all_reduce(damaged_inner, in, out, n);
+}
+static tn_status damaged_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+    return damaged_inner->ops->all_gather(damaged_inner, part, sizes, out);
+}
+static tn_status damaged_broadcast(tn_net *net, int root, void *data, size_t size, bool idle) {
+    return damaged_inner->ops->broadcast(damaged_inner, root, data, size, idle);
+}
+
+static bool cancel_after_own(void *user, size_t done, size_t total) {
+    size_t *calls = user;
+    assert_true(done <= total);
+    return ++*calls < 4;
+}
+
+static void shared_weights_that_do_not_arrive_end_all_ranks(void **state) {
+    (void)state;
+    static const tn_net_ops damaged = {.all_reduce = damaged_reduce,
+                                       .all_gather = damaged_gather,
+                                       .broadcast = damaged_broadcast,
+                                       .send = damaged_send,
+                                       .receive = damaged_receive};
+    team t;
+    tn_model *model;
+    tn_session *session;
+    tn_session_params params = ranks_params();
+    const tn_model_params how = {.share_weights = true};
+    share_weights = true;
+    assert_ok(tiny_model_write(tiny_path(), &(tiny_options){.width = 256, .heads = 8, .kv_heads = 4}));
+
+    team_start(&t, 2, tiny_path(), &params, 20000);
+    damaged_inner = t.nets[0];
+    n_pieces = 0;
+    tn_net net = {.ops = &damaged, .name = "damaged", .size = 2, .timeout_ms = 20000};
+    share_and_fail(how, &net, &t, TN_E_FORMAT, "damaged");
+    for (int r = 0; r < 2; r++) tn_net_free(t.nets[r]);
+
+    team_start(&t, 2, tiny_path(), &params, 20000); /* rank 0 has not been told */
+    share_and_fail((tn_model_params){0}, t.nets[0], &t, TN_E_STATE, "--share-weights");
+    for (int r = 0; r < 2; r++) tn_net_free(t.nets[r]);
+
+    remove(tiny_path()); /* nobody has the file */
+    team_start(&t, 2, tiny_path(), &params, 20000);
+    share_and_fail(how, t.nets[0], &t, TN_E_IO, tiny_path());
+    for (int r = 0; r < 2; r++) tn_net_free(t.nets[r]);
+
+    /* Progress counts what is sent; to cancel it ends all ranks. */
+    assert_ok(tiny_model_write(tiny_path(), NULL));
+    team_start(&t, 2, tiny_path(), &params, 20000);
+    size_t calls = 0;
+    params.progress = cancel_after_own;
+    params.user = &calls;
+    const tn_model_params first = ranks_model_params(t.nets[0]);
+    assert_ok(tn_model_open(tiny_path(), &first, &model));
+    assert_fails(TN_E_ABORTED, tn_session_open(model, &params, &session));
+    assert_int_equal(calls, 4);
+    tn_model_close(model);
+    team_end(&t);
+    assert_int_equal(t.followers[1].status, TN_E_ABORTED);
+    share_weights = false;
+    remove(tiny_path());
+}
+
+/* A plan of a rank without the file holds the weights itself; rank 0 plans what it sends through. */
+static void shared_weights_are_planned(void **state) {
+    (void)state;
+    size_t staging[2][2], own[2][2], mapped[2][2];
+    const tn_session_params params = ranks_params();
+    assert_ok(tiny_model_write(tiny_path(), &(tiny_options){.heads = 8, .kv_heads = 4, .width = 64, .ffn = 256}));
+    for (int shared = 0; shared < 2; shared++)
+        for (int r = 0; r < 2; r++) {
+            tn_model *model;
+            tn_fit fit;
+            assert_ok(tn_model_open(tiny_path(), &(tn_model_params){.n_ranks = 2, .rank = r, .share_weights = shared},
+                                    &model));
+            assert_ok(plan_fit(model, &params, &fit));
+            staging[shared][r] = fit.devices[fit.n_devices - 1].staging;
+            own[shared][r] = mapped[shared][r] = 0;
+            for (size_t d = 0; d < fit.n_devices; d++) {
+                own[shared][r] += fit.devices[d].weights;
+                mapped[shared][r] += fit.devices[d].mapped;
+            }
+            tn_fit_free(&fit);
+            tn_model_close(model);
+        }
+    assert_int_equal(staging[1][0], staging[0][0] + (1 << 20));
+    assert_int_equal(staging[1][1], staging[0][1]);
+    assert_int_equal(own[1][0], own[0][0]);
+    assert_int_equal(mapped[1][1], 0);
+    assert_true(mapped[0][1] > 0 && own[1][1] >= own[0][1] + mapped[0][1]);
+    remove(tiny_path());
+}
+
 /* ---- Failure ---- */
 
 static void different_ranks_do_not_start(void **state) {
@@ -466,6 +622,9 @@ int main(void) {
         cmocka_unit_test(other_shapes_are_divided),
         cmocka_unit_test(shares_are_kept),
         cmocka_unit_test(ranks_hold_their_parts),
+        cmocka_unit_test(ranks_without_the_file_receive_their_parts),
+        cmocka_unit_test(shared_weights_that_do_not_arrive_end_all_ranks),
+        cmocka_unit_test(shared_weights_are_planned),
         cmocka_unit_test(different_ranks_do_not_start),
         cmocka_unit_test(failures_reach_all_ranks),
     };

@@ -118,8 +118,9 @@ static int find_models(struct server *server, const struct args *args) {
     }
     const char *path = find_model(args, buffer, sizeof buffer);
     if (!path) return EXIT_ERROR;
-    if (access(path, F_OK) != 0) {
-        fail("%s: %m", path);
+    /* Ranks that receive their weights need no file. */
+    if (!args_flag(args, "share-weights") && access(path, F_OK) != 0) {
+        fail("%s: %s", path, strerror(errno));
         advise_download(path);
         return EXIT_ERROR;
     }

@@ -90,6 +90,9 @@ static const struct option load_table[] = {
      .help =
          "what ranks have: row a part of every matrix, layer whole layers with several micro-batches in flight; auto "
          "is row within a machine and layer across machines"},
+    {.name = "share-weights",
+     .kind = OPTION_FLAG,
+     .help = "rank 0 reads the model's file and sends the other ranks their parts; only it needs the file"},
     {.name = "net",
      .value = "TRANSPORT",
      .kind = OPTION_TEXT,
@@ -121,7 +124,8 @@ static bool load_mode_has(const struct args *args, const char *word, const char 
 
 tn_model_params model_params_from(const struct args *args) {
     return (tn_model_params){.no_mmap = !load_mode_has(args, "mmap", "mmap"),
-                             .check_weights = args_flag(args, "check-tensors")};
+                             .check_weights = args_flag(args, "check-tensors"),
+                             .share_weights = args_flag(args, "share-weights")};
 }
 
 void lock_memory(const struct args *args) {
