@@ -240,7 +240,8 @@ static void threads_go_on_with_their_own_rows_and_the_last_row_named_wins(void *
             assert_ok(tn_buffer_new(tn_device_buffer_type(tn_stream_device(stream)), tn_program_scratch(program),
                                     &scratch));
             assert_ok(tn_program_run(program, scratch));
-            assert_true(tn__cpu_program_steps(program) + 3 <= (size_t)n);
+            /* With AMX all threads share the rows of a matmul, so that only the ops between matmuls are row-local. */
+            assert_int_equal(tn__cpu_program_steps(program), strcmp(tn_cpu_level(), "amx") == 0 ? 6 : 1);
             assert_memory_equal(cache->data, expected, sizeof expected);
             tn_program_free(program);
             tn_buffer_free(scratch);

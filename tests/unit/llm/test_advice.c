@@ -81,7 +81,7 @@ static void suggestions_fit_and_none_is_left_out(void **state) {
     int n_fit = 0, n_context = 0, n_cache = 0, n_without = 0;
     tn_device *device;
     assert_ok(tn_device_find("sim:64M,name=tight", &device));
-    for (size_t kib = 40; kib < 4096; kib += kib / 6) {
+    for (size_t kib = 40; kib < 8192; kib += kib / 10) {
         tn_session_params p = advice_params("tight");
         tn_session_plan *plan;
         if (kib % 2) p.cache_k = p.cache_v = TN_Q8_0;

@@ -4,6 +4,8 @@
 
 #include "backend/cpu/kernels/shared.h"
 
+#include <tenon/cpu.h>
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +45,7 @@ static double error_of(tn_model *model, const reference_model *g, const tn_sessi
 
 static void every_pair_of_types_gives_the_logits(void **state) {
     (void)state;
+    const double rounding = strcmp(tn_cpu_level(), "amx") == 0 ? 1e-5 : 0; /* its attention multiplies bf16 */
     static const char *const names[] = {"llama-dense", "gemma2-dense"};
     for (int m = 0; m < 2; m++) {
         reference_model g;
@@ -54,7 +57,7 @@ static void every_pair_of_types_gives_the_logits(void **state) {
                 const tn_cache_rotation rotation = (tn_cache_rotation)((k + v) % 3);
                 const tn_session_params p = cache_params(types[k], types[v], rotation);
                 const double error = error_of(model, &g, &p);
-                if (!(error <= limits[k] + limits[v]))
+                if (!(error <= limits[k] + limits[v] + rounding))
                     fail_msg("%s, %s/%s, rotation %d: NMSE %g", names[m], tn_type_name(types[k]),
                              tn_type_name(types[v]), (int)rotation, error);
             }

@@ -34,7 +34,7 @@ static void saved_plans_are_loaded_and_used(void **state) {
     for (int many = 0; many < 2; many++) {
         tn_model *model = open_tiny(&(tiny_options){.layers = many ? 20 : 3, .arch = many ? "gemma2" : "llama"});
         tn_session_params p =
-            small_params(many ? "sim:1G,offload=1,name=saved1" : "sim:1G,max-alloc=256K,name=saved0");
+            small_params(many ? "sim:1G,offload=1,name=saved1" : "sim:1G,max-alloc=320K,name=saved0");
         p.n_gpu_layers = 2;
         tn_session_plan *planned, *loaded;
         tn_session *session;
