@@ -1,8 +1,8 @@
-/* Architectures: the one table of model families, read by everything that loads, makes, converts or lists models.
+/* Architectures: the table of model families, used by everything that loads, creates, converts or lists models.
  *
- * A row names a family as GGUF does (general.architecture), the Hugging Face classes it is converted from, and what
- * sets it apart. From the traits and the sizes of a model follow its tensors with their shapes. src/llm/arch has the
- * rows; docs/adding-a-model.md shows how to add one. All of it is constant and may be read by any thread. */
+ * A row has a family's GGUF name (general.architecture), the Hugging Face classes it is converted from, and its
+ * traits. The traits and the sizes of a model determine its tensors and their shapes. src/llm/arch has the rows;
+ * docs/adding-a-model.md shows how to add one. All of it is constant and may be read by any thread. */
 #ifndef TENON_ARCH_H
 #define TENON_ARCH_H
 
@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* Which tensors the models of a family have, and what their layers do. A single model may have more or fewer of them
- * than its family: a converter sets what a configuration says. */
+/* Which tensors the models of a family have, and what their layers do. A model may have more or fewer of them than
+ * its family; a converter follows the model's configuration. */
 #define TN_ARCH_BIT(n) (UINT64_C(1) << (n))
 #define TN_ARCH_LAYER_NORM TN_ARCH_BIT(0) /* norms subtract the mean; otherwise RMS norms */
 #define TN_ARCH_NORM_BIAS TN_ARCH_BIT(1)
@@ -48,10 +48,10 @@ extern "C" {
 #define TN_ARCH_DIFFUSION TN_ARCH_BIT(32)      /* text diffusion: not causal, with logits of every token */
 #define TN_ARCH_EMBEDDING_NORM TN_ARCH_BIT(33) /* token_embd_norm */
 #define TN_ARCH_RENAMED_FFN_NORM                                                                                     \
-    TN_ARCH_BIT(34)                         /* the norm of the feed-forward part is called post_attention_norm       \
-                                             */
-#define TN_ARCH_SUB_NORMS TN_ARCH_BIT(35)   /* attn_sub_norm and ffn_sub_norm, before the matrix after each */
-#define TN_ARCH_ATTN_GATE TN_ARCH_BIT(36)   /* attn_gate: what attention gives is multiplied by σ(gate · input) */
+    TN_ARCH_BIT(34)                       /* the norm of the feed-forward part is called post_attention_norm         \
+                                           */
+#define TN_ARCH_SUB_NORMS TN_ARCH_BIT(35) /* attn_sub_norm and ffn_sub_norm, before the matrix after each */
+#define TN_ARCH_ATTN_GATE TN_ARCH_BIT(36) /* attn_gate: the result of attention is multiplied by σ(gate · input) */
 #define TN_ARCH_LAYER_SCALE TN_ARCH_BIT(37) /* layer_output_scale */
 /* q and k are normalised without weights; attn_q_norm has a factor for each head of q. */
 #define TN_ARCH_Q_GAIN TN_ARCH_BIT(38)
@@ -107,8 +107,8 @@ typedef struct tn_arch_constants {
 } tn_arch_constants;
 #define TN_ARCH_KV_SAME UINT32_MAX
 
-/* A metadata key of synthetic models, for what the table above does not have: value × unit. With a pattern the key is
- * a list, one number per layer: digit i of the pattern, repeated as often as needed, times that. */
+/* A metadata key of synthetic models that the table above does not cover: value × unit. With a pattern the key is a
+ * list with one number per layer: digit i of the pattern (repeated to the number of layers) × value × unit. */
 typedef enum tn_arch_unit {
     TN_ARCH_COUNT, /* 1 */
     TN_ARCH_WIDTH,
@@ -129,11 +129,11 @@ typedef struct tn_arch_key {
 typedef struct tn_arch {
     const char *name; /* general.architecture */
     uint64_t traits;  /* TN_ARCH_… */
-    float rotated;    /* share of a head that RoPE rotates, where a configuration gives none; 0: all of it */
+    float rotated;    /* default share of a head that RoPE rotates; 0: all of it */
     /* Every period-th layer sees all positions, the others a window; 0: every layer has the window. */
     int window_period;
     bool full_first;         /* … every period-th, beginning with the first; otherwise ending with the last */
-    uint32_t default_window; /* of files that give none; 0: no window */
+    uint32_t default_window; /* of files without a window size; 0: no window */
     int fewest_layers;       /* of a synthetic model that has every kind of layer; 0: 1 */
     bool one_ffn_key;        /* feed_forward_length is the size of an expert where there are experts */
     bool parallel_key;       /* the key use_parallel_residual says how attention and feed-forward are connected */
@@ -166,8 +166,8 @@ typedef enum tn_arch_tensor_kind {
 
 typedef enum tn_arch_need {
     TN_ARCH_REQUIRED,
-    TN_ARCH_USUAL,   /* synthetic models have it; others may do without */
-    TN_ARCH_OPTIONAL /* used where a file has it; dimensions that nothing determines are 0 */
+    TN_ARCH_USUAL,   /* synthetic models have it; others need not */
+    TN_ARCH_OPTIONAL /* used if a file has it; dimensions that the metadata does not determine are 0 */
 } tn_arch_need;
 /* A tensor that a model has, or may have. */
 typedef struct tn_arch_tensor {
@@ -179,8 +179,8 @@ typedef struct tn_arch_tensor {
 } tn_arch_tensor;
 typedef tn_status (*tn_arch_tensor_fn)(void *user, const tn_arch_tensor *tensor);
 /* Calls `fn` for every tensor of a model with this metadata ("general.architecture" and the architecture's keys), in
- * the order of GGUF files. Stops at the first status other than TN_OK and returns it. tn_gguf_writer_metadata gives
- * the metadata of a file that is being written. */
+ * the order of GGUF files. Stops at the first status other than TN_OK and returns it. tn_gguf_writer_metadata
+ * returns the metadata of a file that is being written. */
 TN_API tn_status tn_arch_tensors(const tn_gguf *metadata, tn_arch_tensor_fn fn, void *user);
 
 #ifdef __cplusplus

@@ -38,7 +38,7 @@ typedef struct tn_device_caps {
 TN_API size_t tn_device_count(void);
 TN_API tn_device *tn_device_get(size_t index);
 /* By name ("cpu", "cuda0", "sim0") or by specification, which makes a device: "sim:8G,align=256" simulates one;
- * "cuda:h200" or "cuda:sm=90,sms=132" describes a GPU that programs can be planned and compiled for, but not run on;
+ * "cuda:h200" or "cuda:sm=90,sms=132" describes a GPU for which programs can be planned and compiled, but not run;
  * "cuda:0" describes the first real one. */
 TN_API tn_status tn_device_find(const char *name, tn_device **device) TN_MUST_CHECK;
 /* Loads a backend's shared object. The standard folders (next to the library, TENON_BACKEND_PATH) are searched once,
@@ -49,9 +49,9 @@ TN_API const char *tn_device_name(const tn_device *device);
 TN_API const char *tn_device_description(const tn_device *device);
 TN_API tn_device_kind tn_device_get_kind(const tn_device *device);
 TN_API tn_device_caps tn_device_get_caps(const tn_device *device);
-/* Bytes that the device can take now, and in all. A device that reports neither gets the figures of its domain. */
+/* Free and total bytes of the device. A device that reports neither gets the figures of its domain. */
 TN_API tn_status tn_device_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes);
-/* The device whose memory this one draws from: the first registered device of the same card; the host's CPU for
+/* The device whose memory this one uses: the first registered device of the same card; the host's CPU for
  * unified memory and for devices that do not report their memory; otherwise itself. The unified memory of a
  * simulated or described device is a domain of its own, because it stands for the host's memory as well. */
 TN_API tn_device *tn_device_domain(tn_device *device);
@@ -70,14 +70,14 @@ typedef struct tn_device_budget {
  */
 TN_API tn_status tn_device_budgets(tn_device *const *devices, size_t n, tn_device_budget *budgets) TN_MUST_CHECK;
 
-/* Rates that predictions may rely on. 0: not given. */
+/* Rates for predictions. 0: not given. */
 typedef struct tn_device_rates {
     double read;         /* bytes per second from its memory */
     double f32, f16, i8; /* operations per second in matmuls of that type; a multiply-add is two */
     double link;         /* bytes per second to and from the host */
     double launch;       /* seconds per launch */
 } tn_device_rates;
-/* The rates that came with a device, as with a simulated one; false if none did: they must be measured. */
+/* The rates in a device's description, as a simulated one has; false if there are none and they must be measured. */
 TN_API bool tn_device_given_rates(tn_device *device, tn_device_rates *rates);
 /* Cards that are simulated by name ("sim:rtx4090"), with the figures of their data sheets. */
 typedef struct tn_device_preset {
@@ -90,13 +90,14 @@ TN_API const tn_device_preset *tn_device_presets(size_t *n);
 /* Whether the device can run this node; if not, `reason` (may be NULL) says why. */
 TN_API bool tn_device_supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size);
 TN_API bool tn_device_supports_buffer_type(tn_device *device, const tn_buffer_type *type);
-/* Whether moving this node's host weights over to run it is worth it. */
+/* Whether it is faster to copy this node's weights from the host and run it on the device. */
 TN_API bool tn_device_wants_op(tn_device *device, const tn_tensor *node);
-/* Sources whose memory the result of this node may reuse, as bits: the op table's mask and what the device adds. */
+/* Bit mask of the sources whose memory the result of this node may reuse: the op table's mask plus those of the
+ * device. */
 TN_API uint32_t tn_device_inplace_mask(tn_device *device, const tn_tensor *node);
 TN_API tn_buffer_type *tn_device_buffer_type(tn_device *device);      /* its own memory */
 TN_API tn_buffer_type *tn_device_host_buffer_type(tn_device *device); /* pinned host memory; NULL if none */
-/* Memory types for weights beyond the plain one, best first (e.g. a repacked layout); NULL past the end. */
+/* Additional memory types for weights, best first (e.g. a repacked layout); NULL past the end. */
 TN_API tn_buffer_type *tn_device_extra_buffer_type(tn_device *device, size_t index);
 TN_API tn_status tn_device_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer) TN_MUST_CHECK;
 
@@ -110,12 +111,12 @@ TN_API size_t tn_buffer_type_alignment(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_max_size(const tn_buffer_type *type); /* largest single allocation */
 TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor);
 /* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, are faster there;
- * `rows` is how many activation rows they will often be multiplied with at once, 0: any number, in ops flagged
+ * `rows` is the typical number of activation rows that they are multiplied with, 0: any number, in ops flagged
  * TN_FLAG_REPEATABLE. */
 TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights, int64_t rows);
 TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
-/* Pinned host bytes that uploads into this memory go through. The device takes them with its first buffer of this
- * type, not at the first upload, and gives them back when it has neither buffers nor streams. 0: uploads need none.
+/* Pinned host bytes that uploads into this memory go through. The device allocates them with its first buffer of
+ * this type, not at the first upload, and frees them when it has neither buffers nor streams. 0: uploads need none.
  */
 TN_API size_t tn_buffer_type_load_bytes(const tn_buffer_type *type);
 
@@ -138,9 +139,9 @@ struct tn_location {
 TN_API tn_buffer_type *tn_tensor_buffer_type(const tn_tensor *tensor);
 TN_API tn_buffer_usage tn_tensor_usage(const tn_tensor *tensor); /* TN_USAGE_ANY where there is no buffer */
 TN_API tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value);
-/* Makes the buffer free for other tensors. Tensors of `arena` (may be NULL) that are bound to it, views too, lose
- * their binding and what the device noted about them; tensors of further arenas need a call for each. The usage is
- * TN_USAGE_ANY again. No memory is released and nothing is written: the contents of tensors bound later are undefined
+/* Makes the buffer available for other tensors. Unbinds the tensors of `arena` (may be NULL) that are bound to
+ * it, including views, and drops the device's data about them; call it once for each further arena. Resets the usage
+ * to TN_USAGE_ANY. No memory is released and nothing is written: the contents of tensors bound later are undefined
  * until they are set. Work that uses the buffer must have ended. */
 TN_API tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena);
 
@@ -158,11 +159,12 @@ TN_API tn_status tn_tensor_get_at(const tn_tensor *tensor, void *data, size_t of
 TN_API tn_status tn_tensor_fill(tn_tensor *tensor, uint8_t value, size_t offset, size_t size);
 TN_API tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to); /* same layout; across devices if need be */
 
-/* Writes bytes [offset, offset + size) of a tensor's data to `to`, or leaves a message and returns why not. Called
- * from any thread, several at a time, in any order, once for every byte; it must not use the tensor's device. */
+/* Writes bytes [offset, offset + size) of a tensor's data to `to`. On failure it leaves a message and returns a
+ * status. Called from any thread, several at a time, in any order, once for every byte; it must not use the tensor's
+ * device. */
 typedef tn_status (*tn_read_fn)(void *user, size_t offset, void *to, size_t size);
-/* Like tn_tensor_set() of all that `read` gives, but the data is never in memory as a whole unless the tensor itself
- * is in the host's. If `read` fails, its status is returned and the contents of the tensor are undefined. */
+/* Like tn_tensor_set() with all data that `read` returns, but the data is never in host memory as a whole unless the
+ * tensor itself is. If `read` fails, its status is returned and the contents of the tensor are undefined. */
 TN_API tn_status tn_tensor_load(tn_tensor *tensor, tn_read_fn read, void *user);
 
 typedef struct tn_tensor_source {
@@ -191,7 +193,8 @@ typedef struct tn_stream_params {
 TN_API tn_status tn_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) TN_MUST_CHECK;
 TN_API void tn_stream_free(tn_stream *stream); /* waits for its work */
 TN_API tn_device *tn_stream_device(const tn_stream *stream);
-/* Bytes of the device's memory that the stream took when it was made, beside all buffers. It takes no more later. */
+/* Bytes of device memory that the stream allocated when it was created, in addition to all buffers. It allocates no
+ * more later. */
 TN_API size_t tn_stream_own_bytes(const tn_stream *stream);
 TN_API tn_status tn_stream_set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset,
                                      size_t size);
@@ -202,12 +205,12 @@ TN_API tn_status tn_stream_get_async(tn_stream *stream, const tn_tensor *tensor,
 TN_API tn_status tn_stream_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target);
 TN_API tn_status tn_stream_synchronize(tn_stream *stream);
 
-/* A program is a list of nodes prepared for one stream: thread shares, kernels, launches. It says how much scratch it
- * needs, and running it takes no further device memory. Between runs the scratch buffer may hold what the device
- * wants to find at the next run, so one buffer serves the programs of one stream. Node addresses are read at the
- * first run, so a program may be made before memory is bound, to learn its scratch size. The nodes must outlive the
- * program. If addresses changed since the last run, call tn_program_moved. A result that only nodes of the same
- * program read need not be stored, unless it is flagged TN_FLAG_OUTPUT or TN_FLAG_KEPT. */
+/* A program is a list of nodes prepared for one stream: thread shares, kernels, launches. It reports how much scratch
+ * it needs, and running it allocates no further device memory. Between runs the scratch buffer may hold data that
+ * the device needs at the next run, so a scratch buffer must be used for the programs of one stream only. Node
+ * addresses are read at the first run, so a program may be made before memory is bound, to learn its scratch size.
+ * The nodes must outlive the program. If addresses changed since the last run, call tn_program_moved. A result that
+ * only nodes of the same program read need not be stored, unless it is flagged TN_FLAG_OUTPUT or TN_FLAG_KEPT. */
 TN_API tn_status tn_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes,
                                 tn_program **program) TN_MUST_CHECK;
 TN_API void tn_program_free(tn_program *program);

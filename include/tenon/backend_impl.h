@@ -1,6 +1,8 @@
-/* The other side of backend.h: what a backend provides. Structures are filled by the backend and read by the library.
+/* The interface that a backend implements (backend.h is the interface for callers). The backend fills the structures
+ * and the library reads them.
  *
- * Function pointers marked optional may be NULL; the library then does without (no events, synchronous copies…). */
+ * Function pointers marked optional may be NULL; the library then uses a fallback (no events, synchronous copies…).
+ */
 #ifndef TENON_BACKEND_IMPL_H
 #define TENON_BACKEND_IMPL_H
 
@@ -41,8 +43,8 @@ struct tn_device {
     void *impl;
     /* Optional: the card that the memory is on, such as its PCI bus id. Devices with the same one share a domain. */
     char card[40];
-    tn_device *domain;     /* optional: decides over what `card` and caps.unified say */
-    tn_device_rates rates; /* optional: of a device that is not there to be measured */
+    tn_device *domain;     /* optional: overrides `card` and caps.unified */
+    tn_device_rates rates; /* optional: of a device that cannot be measured */
 };
 
 typedef struct tn_buffer_type_ops {
@@ -118,7 +120,7 @@ struct tn_event {
     tn_device *device;
 };
 
-/* Makes a device known to the registry, or forgets it. The registry does not own the memory of an added device. */
+/* Adds a device to the registry, or removes it. The registry does not own the memory of an added device. */
 TN_API tn_status tn_registry_add(tn_device *device) TN_MUST_CHECK;
 TN_API void tn_registry_remove(tn_device *device);
 

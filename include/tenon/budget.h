@@ -1,8 +1,9 @@
-/* Planning to a budget: the parameters of a session that fit given memory, and what each choice costs in speed.
+/* Planning to a budget: session parameters that fit the given memory, and the predicted speed of each choice.
  *
  *     params.budgets = (tn_budget[]){{"cuda0", 8 * GiB}, {"cpu", 4 * GiB}}, params.n_budgets = 2;
- *     TN_TRY(tn_session_plan_to_budget(model, &params, &(tn_budget_params){.prefer = TN_PREFER_SPEED}, &plan,
- * &ladder)); TN_TRY(tn_session_new(plan, &session));
+ *     tn_budget_params budget = {.prefer = TN_PREFER_SPEED};
+ *     TN_TRY(tn_session_plan_to_budget(model, &params, &budget, &plan, &ladder));
+ *     TN_TRY(tn_session_new(plan, &session));
  *
  * Micro-batch, feed-forward chunk, layers and experts per device, cache types and context are chosen by planning
  * combinations of them; docs/budget.md explains the search. Speeds are predictions (speed.h). */
@@ -39,13 +40,13 @@ typedef struct tn_budget_params {
 typedef struct tn_budget_choice {
     int32_t n_ctx, n_ubatch, ffn_chunk; /* ffn_chunk: 0 for what suits the devices */
     tn_type cache_k, cache_v;
-    int32_t n_layers;       /* off the host, the output side included */
+    int32_t n_layers;       /* off the host, including the output matrix */
     int32_t n_host_experts; /* of them: layers whose experts are on the host */
     bool fits, chosen;
     size_t missing; /* bytes that do not fit, on all devices */
     /* Tokens per second with half of the context filled; 0: a device is not measured. */
     double prefill, decode;
-    size_t *bytes; /* per device: all that is taken; of the host also the mapped weights */
+    size_t *bytes; /* per device: all memory; on the host including mapped weights */
 } tn_budget_choice;
 
 typedef struct tn_budget_device {
@@ -67,8 +68,8 @@ typedef struct tn_budget_ladder {
     char note[256];
 } tn_budget_ladder;
 
-/* Chooses and plans. `plan` receives the best combination; where none fits the one that lacks least, so that
- * tn_session_plan_fits must be asked. Its tn_session_plan_params last as long as the plan. `ladder` may be NULL.
+/* Chooses and plans. `plan` receives the best combination or, if none fits, the one with the smallest
+ * shortfall: check tn_session_plan_fits. Its tn_session_plan_params last as long as the plan. `ladder` may be NULL.
  * Takes the time of some 10 to 40 plans. TN_E_NOT_FOUND: a budget names a device that the session does not use. */
 TN_API tn_status tn_session_plan_to_budget(tn_model *model, const tn_session_params *params,
                                            const tn_budget_params *budget, tn_session_plan **plan,

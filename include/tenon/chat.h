@@ -66,8 +66,8 @@ typedef enum tn_tool_choice { TN_TOOLS_AUTO, TN_TOOLS_NONE, TN_TOOLS_REQUIRED } 
 typedef struct tn_chat_params {
     const char *messages;       /* JSON array */
     const char *tools;          /* JSON array of {"type": "function", "function": {…}}, or NULL */
-    const char *variables;      /* JSON object of further variables, or NULL. "enable_thinking": false also ends
-                                   the reasoning that a template begins by itself */
+    const char *variables;      /* JSON object of further variables, or NULL. "enable_thinking": false also
+                                   closes the reasoning that a template opens itself */
     const char *bos_token;      /* text of the token; NULL: "" */
     const char *eos_token;      /* text of the token; NULL: "" */
     const char *tool_name;      /* with TN_TOOLS_REQUIRED: the only tool to call; NULL: any */
@@ -76,7 +76,7 @@ typedef struct tn_chat_params {
     bool generation_prompt;     /* end with the start of the assistant's turn */
     bool continue_final;        /* the last message, the assistant's, is the beginning of the answer */
     bool keep_reasoning;        /* leave reasoning in the content */
-    const char *format;         /* how answers are written, by name; NULL: as the template shows */
+    const char *format;         /* name of the format of answers; NULL: detected from the template */
     int64_t now;                /* as for tn_chat_render */
 } tn_chat_params;
 /* Generation prompt and parallel calls on, tools automatic. */
@@ -133,8 +133,8 @@ TN_API tn_status tn_chat_parser_finish(tn_chat_parser *parser, tn_chat_event_fn 
 TN_API tn_status tn_chat_parser_message(const tn_chat_parser *parser, char **json);
 /* The number of calls so far, without those whose arguments are not JSON. */
 TN_API size_t tn_chat_parser_calls(const tn_chat_parser *parser);
-/* One sentence about the first text that looked like a call and was none, or was cut: it became content, and is part
- * of the message's content. NULL if there is nothing to say. Valid until the next call for this parser. */
+/* One sentence about the first text that resembled a call but was invalid or truncated, and became part of the
+ * message's content. NULL if there was none. Valid until the next call for this parser. */
 TN_API const char *tn_chat_parser_note(const tn_chat_parser *parser);
 TN_API void tn_chat_parser_free(tn_chat_parser *parser); /* accepts NULL */
 

@@ -184,7 +184,7 @@ TN_API const tn_gguf_tensor *tn_gguf_find_tensor(const tn_gguf *file, const char
  * TN_E_IO, never a signal. */
 TN_API tn_status tn_gguf_read(const tn_gguf *file, const tn_gguf_tensor *tensor, size_t offset, void *out,
                               size_t size);
-/* Advises the system that a mapped range will be read soon, or no more. No effect in other modes. */
+/* Advises the system that a mapped range will be read soon, or not again. No effect in other modes. */
 TN_API void tn_gguf_prefetch(const tn_gguf *file, const tn_gguf_tensor *tensor);
 TN_API void tn_gguf_evict(const tn_gguf *file, const tn_gguf_tensor *tensor);
 
@@ -225,7 +225,7 @@ TN_API tn_status tn_gguf_writer_set_array(tn_gguf_writer *writer, const char *ke
                                           const void *data, uint64_t count);
 TN_API tn_status tn_gguf_writer_copy_keys(tn_gguf_writer *writer, const tn_gguf *file); /* all keys of a file */
 TN_API bool tn_gguf_writer_remove(tn_gguf_writer *writer, const char *key);             /* false: no such key */
-/* The keys so far, as those of a file without tensors. It is independent of the writer and closed by the caller. */
+/* The keys so far, as a file without tensors. It is independent of the writer; the caller closes it. */
 TN_API tn_status tn_gguf_writer_metadata(const tn_gguf_writer *writer, tn_gguf **metadata) TN_MUST_CHECK;
 
 TN_API tn_status tn_gguf_writer_add(tn_gguf_writer *writer, const char *name, tn_type type, int n_dims,

@@ -53,7 +53,7 @@ typedef struct tn_tokenizer tn_tokenizer;
 TN_API tn_status tn_pieces_from_tokenizer(const tn_tokenizer *tokenizer, tn_pieces **out);
 /* Adds a reference and returns it. The pieces are freed with their last reference. */
 TN_API tn_pieces *tn_pieces_retain(const tn_pieces *pieces);
-TN_API void tn_pieces_free(tn_pieces *pieces); /* gives a reference back; accepts NULL */
+TN_API void tn_pieces_free(tn_pieces *pieces); /* releases a reference; accepts NULL */
 TN_API size_t tn_pieces_count(const tn_pieces *pieces);
 /* The piece of a token; empty if the token is out of range. */
 TN_API tn_piece tn_pieces_get(const tn_pieces *pieces, tn_token token);

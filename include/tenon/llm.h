@@ -1,4 +1,4 @@
-/* Language models from GGUF files: open, see whether it fits, load, decode, sample.
+/* Language models from GGUF files: open, check whether they fit, load, decode, sample.
  *
  *     tn_model *model; tn_session_plan *plan; tn_session *session;
  *     TN_TRY(tn_model_open("model.gguf", NULL, &model));            // metadata only
@@ -9,9 +9,9 @@
  *     while ((status = tn_session_next(session, 0, sampler, &token)) == TN_OK)      // TN_END: end of the text
  *         fputs(tn_session_text(session, 0), stdout);
  *
- * A session belongs to one thread at a time; several sessions may share a model. tn_session_new takes what the plan
- * says, which serves batches of every size: afterwards no device memory is taken. The first batch of a new size makes
- * its graph on the host; after that a size costs no allocation at all. */
+ * A session belongs to one thread at a time; several sessions may share a model. tn_session_new allocates exactly
+ * the planned memory, which suffices for batches of every size; no device memory is allocated later. The first batch
+ * of a new size creates its graph on the host; later batches of that size allocate nothing. */
 #ifndef TENON_LLM_H
 #define TENON_LLM_H
 
@@ -40,17 +40,17 @@ typedef struct tn_model_params {
     bool vocab_only; /* tokenizer and metadata; sessions are refused */
     /* Examine every weight while loading: NaN or infinity is TN_E_FORMAT with the tensor's name. */
     bool check_weights;
-    /* Load the layers that predict further tokens (multi-token prediction), too, where the file has them: their
-     * weights are planned and take memory, and ordinary decodes do not use them. */
+    /* Also load multi-token prediction layers, if the file has them: their weights are planned and take memory;
+     * ordinary decodes do not use them. */
     bool nextn;
-    /* Open the first of these layers as a model of its own, with embedding and output matrix: a head that guesses the
+    /* Open the first of these layers as a separate model, with embedding and output matrix: a head that guesses the
      * token after the next (generate.h). Its sessions need the hidden states of the model with every batch. A file
-     * may have such a layer alone. TN_E_UNSUPPORTED: the file has none. */
+     * may contain only such a layer. TN_E_UNSUPPORTED: the file has none. */
     bool head;
     /* The ranks that compute the model together (net.h); it is divided among them. NULL: this process alone.
      * The transport must outlive the model. */
     tn_net *net;
-    int rank, n_ranks;               /* without `net`: the part of that rank is planned; it cannot run */
+    int rank, n_ranks;               /* without `net`: plan this rank's part, which cannot run */
     float shares[TN_NET_RANKS_MOST]; /* of the model, by rank; all 0: equal ones */
     bool by_layers; /* ranks have whole layers, one after the other, instead of a part of every matrix */
     /* Rank 0 reads the file; the others receive the metadata when they open the model and their parts of the weights
@@ -67,7 +67,7 @@ TN_API int tn_model_ranks(const tn_model *model); /* that compute it together; 1
 
 /* How a sequence's hidden states become one embedding. */
 typedef enum tn_pooling {
-    TN_POOLING_MODEL = -1, /* as the file says; where it says nothing: MEAN for encoders, LAST for the others */
+    TN_POOLING_MODEL = -1, /* as the file specifies; by default MEAN for encoders, LAST for others */
     TN_POOLING_NONE,       /* one embedding per token */
     TN_POOLING_MEAN,
     TN_POOLING_CLS,  /* the first token's */
@@ -82,7 +82,7 @@ typedef struct tn_model_info {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff, n_expert, n_expert_used, n_window;
     int32_t n_nextn; /* layers of the file that predict further tokens; not in n_layer */
     bool is_encoder; /* embeddings only, not causal */
-    bool is_causal;  /* false: a sequence is decoded as a whole, and nothing of it is kept */
+    bool is_causal;  /* false: a sequence is decoded as a whole, and nothing is kept in the cache */
     /* Layers with recurrent state: positions cannot be shifted, and a sequence is removed or copied as a whole only.
      */
     bool is_recurrent;
@@ -113,7 +113,7 @@ typedef struct tn_budget {
  * blocks of the largest power of two that divides the head. Queries and the result of attention are rotated too, so
  * that only the rounding changes. */
 typedef enum tn_cache_rotation {
-    TN_ROTATION_AUTO, /* what gains from it: K of all types below 16 bits */
+    TN_ROTATION_AUTO, /* where it improves accuracy: K of all types below 16 bits */
     TN_ROTATION_ON,   /* K and V of all types below 16 bits */
     TN_ROTATION_OFF
 } tn_cache_rotation;
@@ -133,40 +133,42 @@ typedef struct tn_control_use {
 enum { TN_GUESS_MOST = 64 };
 
 typedef struct tn_session_params {
-    /* Tokens that the KV cache holds, shared by the sequences. 0: as many as the model was trained with or, where
-     * these do not fit, the most that do without moving layers to the host; the plan's parameters say how many. */
+    /* Tokens that the KV cache holds, shared by the sequences. 0: the length that the model was trained with or,
+     * if that does not fit, the largest that fits without moving layers to the host; tn_session_plan_params has the
+     * result. */
     int32_t n_ctx;
     int32_t page;          /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
     int32_t n_prefixes;    /* prefixes of sequences that are kept for later ones; 0: none */
-    int32_t n_checkpoints; /* of these, how many windows and recurrent states fit beside the sequences'; 0: n_seqs */
-    /* Layers with a window or with recurrent state continue only where a checkpoint was kept. Every so many tokens
-     * of a sequence there is one; -1: none but those of a batch (tn_batch.checkpoints) and of tn_session_prefix_keep.
-     * 0: at least 128, and so many that one sequence leaves room for others. */
+    int32_t n_checkpoints; /* of these, how many have memory for windows and recurrent states; 0: n_seqs */
+    /* Layers with a window or with recurrent state continue only at checkpoints. Tokens between two checkpoints of
+     * a sequence; -1: only those of a batch (tn_batch.checkpoints) and of tn_session_prefix_keep. 0: at least 128,
+     * and so many that one sequence does not use all checkpoints. */
     int32_t checkpoint_every;
-    /* Tiers below the KV cache: kept prefixes that make room move to host memory of at most cache_ram bytes, and from
-     * there to files in the folder cache_disk of at most cache_disk_bytes together; 0 and NULL: none. The folder
-     * outlives the plan. */
+    /* Tiers below the KV cache: evicted prefixes move to host memory of at most cache_ram bytes, and from there to
+     * files in the folder cache_disk of at most cache_disk_bytes in total; 0 and NULL: none. The string must outlive
+     * the plan. */
     size_t cache_ram;
     const char *cache_disk;
     uint64_t cache_disk_bytes;
     int32_t n_batch;  /* max tokens in one tn_session_decode */
-    int32_t n_ubatch; /* max tokens computed at once (a micro-batch): the worst case that is reserved */
+    int32_t n_ubatch; /* max tokens computed at once (a micro-batch); memory is reserved for this many */
     int32_t n_seqs;   /* sequence ids are 0 … n_seqs-1 */
-    /* Guessed tokens of a sequence that a decode can check and that can be taken back (generate.h), to 64. */
+    /* Max guessed tokens of a sequence that a decode can verify and that can be rolled back (generate.h), to 64. */
     int32_t n_guess;
-    /* Branches beside the first lines of trees of guesses (tn_batch.parents), of all sequences together, to 1024.
-     * Models with recurrent state have none. */
+    /* Branches of trees of guesses (tn_batch.parents) besides their first paths, of all sequences together, to
+     * 1024. Models with recurrent state have none. */
     int32_t n_branches;
-    bool states;            /* decodes also give the hidden state of every token (tn_session_state) */
-    int32_t n_outputs;      /* max rows of logits kept per decode; 0: n_seqs, and the guesses of 8 sequences */
-    int32_t n_candidates;   /* largest logits of a row that a batch with `candidates` gives, to 1024; 0: none */
-    int n_threads;          /* 0: one per core */
+    bool states;       /* decodes also return the hidden state of every token (tn_session_state) */
+    int32_t n_outputs; /* max rows of logits kept per decode; 0: n_seqs plus the guesses of 8 sequences */
+    int32_t
+        n_candidates; /* number of largest logits per row that a batch with `candidates` returns, to 1024; 0: none */
+    int n_threads;    /* 0: one per core */
     tn_threadpool *threads; /* the CPU's pool, outliving the session; NULL: one of its own */
-    /* A scheduler whose devices, threads, abort callback and compute memory the session uses (then none of them is
-     * given here); NULL: one of its own. Sessions, of the same or of different models, that share one take turns in
-     * compute memory as large as the largest of them needs. Each computes what it would compute alone; together they
-     * belong to one thread at a time. It must not be the scheduler of a session that has its own. It may be freed
-     * before the sessions. */
+    /* A scheduler whose devices, threads, abort callback and compute memory the session uses (do not set them here
+     * as well); NULL: the session creates its own. Sessions that share a scheduler, of the same or of different
+     * models, take turns using compute memory of the size of the largest. Results do not change; only one thread at a
+     * time may use any of these sessions. It must not be the scheduler that a session created for itself. It may be
+     * freed before the sessions. */
     const tn_sched *sched;
     /* Types of the KV cache: f32 f16 bf16 fp8 q8_0 q5_1 q5_0 q4_1 q4_0. The second pair is for layers with a window;
      * TN_TYPE_LIMIT: the same as for the others. */
@@ -175,29 +177,29 @@ typedef struct tn_session_params {
     const char *devices[16]; /* in order of preference; empty: all GPUs, then the CPU */
     float split[16];         /* share of the layers per device; all 0: fill the first, then the next */
     /* Micro-batches of a prompt that may be in flight where the layers are on several devices: while one is on the
-     * second device, the next is on the first. 0 selects the default of 4; 1 disables it. Each takes memory for what
-     * is copied from device to device. */
+     * second device, the next is on the first. 0 selects the default of 4; 1 disables it. Each takes memory for the
+     * copies between devices. */
     int n_pipeline;
     int32_t n_gpu_layers; /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
-    /* A device without a budget may use its free memory; a budget above that changes nothing. Devices, overrides and
-     * budgets outlive the plan. budget.h chooses the other parameters so that they fit. */
+    /* A device without a budget may use its free memory; a budget above that has no effect. Devices, overrides and
+     * budgets must outlive the plan. budget.h chooses the other parameters so that they fit. */
     const tn_budget *budgets;
     size_t n_budgets;
     /* Plan as if all memory of the devices were free, up to the budgets: for comparing choices while another session
      * uses them. */
     bool assume_free;
-    /* Max tokens whose feed-forward part is computed together, at least 32; 0: what suits the device. Fewer need less
-     * compute memory and read the weights more often. */
+    /* Max tokens whose feed-forward part is computed together, at least 32; 0: a default for the device. Smaller
+     * chunks need less compute memory and read the weights more often. */
     int32_t ffn_chunk;
-    /* The logits of a token depend on the tokens of its sequence alone: not on other sequences, on how tokens are
-     * divided into batches, on prefixes that were taken, or on the number of threads. */
+    /* The logits of a token depend only on the tokens of its sequence: not on other sequences, on how tokens are
+     * divided into batches, on reused prefixes, or on the number of threads. */
     bool repeatable;
     bool no_repack;  /* keep weights as in the file, never in a layout of the CPU's kernels */
     bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;
-    float rope_base, rope_scale; /* 0: as the model says */
+    float rope_base, rope_scale; /* 0: as the file specifies */
     /* LoRA adapters that sequences may use, at most 32, and control vectors, which are added up (see below). The
      * lists are copied; adapters and vectors outlive the session. */
     const tn_adapter_use *adapters;
@@ -207,14 +209,14 @@ typedef struct tn_session_params {
     const tn_pack_params *pack;          /* effort of planning; NULL: the scheduler's default (sched.h) */
     /* While loading; returning false cancels. */
     bool (*progress)(void *user, size_t done_bytes, size_t total_bytes);
-    /* Asked from any thread while planning (between graphs), loading (between pieces), decoding, shifting, moving and
-     * scoring (at least between micro-batches). Returning true ends the call with TN_E_ABORTED. Then there is no
-     * plan; none of the weights is loaded; none of a decode's tokens is in the cache; tokens that were being shifted
-     * or moved are not, either. */
+    /* Called from any thread while planning (between graphs), loading (between pieces), decoding, shifting, moving
+     * and scoring (at least between micro-batches). Returning true ends the call with TN_E_ABORTED. Then no plan is
+     * made, no weights are loaded, and no token of a decode is in the cache; tokens that were being shifted or moved
+     * are not in the cache, either. */
     tn_abort_fn abort;
     void *user; /* for both */
     /* For measurements: called for the nodes of every graph that runs (sched.h). Nodes are then computed in pieces,
-     * which costs speed; the scratch that this takes is planned. NULL: not called. */
+     * which is slower; the plan includes the scratch for that. NULL: not called. */
     tn_eval_fn eval;
     void *eval_user;
 } tn_session_params;
@@ -224,17 +226,17 @@ TN_API tn_session_params tn_session_params_default(void);
 /* ---- Session plan: what a session will take ---- */
 
 /* Assigns layers and weights to devices and plans the KV cache and every graph: all bytes of a session, exactly.
- * Nothing is taken, and files without data will do. A plan that does not fit is a result, not an error. A plan
- * belongs to one thread at a time and is freed before its model; a session keeps the plan it was made from. The
- * weights count unless an earlier session of the model has loaded them. */
+ * Nothing is allocated, and files without data are accepted. A plan that does not fit is a result, not an error. A
+ * plan belongs to one thread at a time and is freed before its model; a session keeps the plan it was made from. The
+ * weights are included unless an earlier session of the model has loaded them. */
 TN_API tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params,
                                      tn_session_plan **plan) TN_MUST_CHECK;
 TN_API void tn_session_plan_free(tn_session_plan *plan);
 TN_API bool tn_session_plan_fits(const tn_session_plan *plan); /* the memory that was free when it was made */
-/* What would make it fit; "" if it does. Every suggestion was planned and fits. Lasts as long as the plan. */
+/* Changes that would make it fit; "" if it fits. Every suggestion was planned and fits. Lasts as long as the plan. */
 TN_API const char *tn_session_plan_advice(tn_session_plan *plan);
-/* Of a plan that fits: says if weights in the file's map will not stay in memory beside what the session takes, so
- * that tokens wait for the disk; "" otherwise. By what is free at the first call. Lasts as long as the plan. */
+/* For a plan that fits: a warning if there is not enough memory to keep mapped weights cached, so that tokens wait
+ * for the disk; "" otherwise. Based on the free memory at the first call. Lasts as long as the plan. */
 TN_API const char *tn_session_plan_warning(tn_session_plan *plan);
 TN_API tn_session_params tn_session_plan_params(const tn_session_plan *plan); /* with the defaults filled in */
 
@@ -244,25 +246,26 @@ typedef struct tn_fit_device {
     size_t adapters;                         /* LoRA adapters and control vectors of the session */
     size_t staging;                          /* host memory for batches, results, metadata and uploads */
     size_t tier;                             /* host memory of kept prefixes that have left the devices */
-    size_t own;                              /* what the backend takes beside all of these */
+    size_t own;                              /* memory that the backend allocates in addition */
     size_t pinned;                           /* of compute, scratch and staging: pinned for GPUs */
     size_t mapped;                           /* weights that stay in the file's map and take no memory of their own */
     size_t lower_bound;                      /* of compute */
-    size_t in_order;                         /* compute of an allocator that sees one node after another, best fit */
+    size_t in_order;                         /* compute memory that an online best-fit allocator would need */
     size_t free, total;                      /* on the device now */
-    size_t domain;                           /* index of the first device that draws from the same memory */
+    size_t domain;                           /* index of the first device that uses the same memory */
     size_t domain_free, domain_total;        /* of that memory, for all of its devices together */
     bool reported;                           /* false: the device does not report its memory; that of its domain */
     int32_t n_layers;
 } tn_fit_device;
 
-/* What a plan has for checkpoints: kept prefixes of models whose layers have windows or recurrent state. They are
- * part of the cache's bytes. */
+/* Planned checkpoints: kept prefixes of models whose layers have windows or recurrent state. Their bytes are part
+ * of the cache. */
 typedef struct tn_checkpoint_plan {
     int32_t n;     /* checkpoints that fit; 0: no prefixes are kept, or the model needs none */
-    int32_t every; /* tokens between them; 0: only where they are asked for */
-    size_t states; /* bytes of one: recurrent states, */
-    size_t window; /* and at most: cells of windows, some of which others may share */
+    int32_t every; /* tokens between them; 0: only on request */
+    size_t states; /* bytes of one: recurrent states */
+    size_t window; /*
+bytes of one: at most so many for cells of windows, which others may share */
 } tn_checkpoint_plan;
 TN_API tn_checkpoint_plan tn_session_plan_checkpoints(const tn_session_plan *plan);
 
@@ -277,31 +280,31 @@ TN_API tn_status tn_session_plan_fit(const tn_session_plan *plan, tn_fit *fit) T
 TN_API void tn_fit_free(tn_fit *fit);
 /* Prints a table of the bytes per device and, where the devices' peaks are known, the predicted speed. */
 TN_API tn_status tn_session_plan_print(const tn_session_plan *plan, FILE *out);
-/* Saves a plan that has not ended: placement, and the offset of every tensor of every graph that was covered. A
- * loaded plan is made without a search and without packing: the graphs are built again, and the file's offsets are
- * verified against them and adopted. Nothing in the file is trusted. TN_E_STATE: the plan is stale, and the message
- * says what has changed: the library's version, the model, the parameters or the devices; or it does not agree with
- * the graphs. TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT: the file is of another version or damaged. Free memory may
- * differ: see tn_session_plan_fits. Not for a model that is loaded, nor with params.sched (TN_E_UNSUPPORTED). */
+/* Saves a plan from which no session was made: placement, and the offset of every tensor of every covered
+ * graph. Loading needs no search and no packing: the graphs are built again, and the file's offsets are verified
+ * against them and adopted. Nothing in the file is trusted. TN_E_STATE: the plan is stale, and the message says what
+ * has changed (the library's version, the model, the parameters or the devices), or it does not match the graphs.
+ * TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT: the file is of another version or damaged. Free memory may differ: see
+ * tn_session_plan_fits. Not for a model that is loaded, nor with params.sched (TN_E_UNSUPPORTED). */
 TN_API tn_status tn_session_plan_save(tn_session_plan *plan, const char *path) TN_MUST_CHECK;
 TN_API tn_status tn_session_plan_load(tn_model *model, const tn_session_params *params, const char *path,
                                       tn_session_plan **plan) TN_MUST_CHECK;
 /* Saved plans in a folder, under names made from what they depend on. */
 typedef struct tn_plan_cache {
     const char *folder;          /* created with the first plan that is kept */
-    size_t max_files, max_bytes; /* above these, plans that were not used for longest are removed; 0: 64, 64 MiB */
-    int32_t min_ms;              /* plans that took less processor time are not kept; 0: 300; negative: all are */
+    size_t max_files, max_bytes; /* above these, the least recently used plans are removed; 0: 64, 64 MiB */
+    int32_t min_ms;              /* plans that took less processor time are not cached; 0: 300; negative: all are */
 } tn_plan_cache;
-/* Takes the plan from the cache if it has one, adopted and verified as by tn_session_plan_load, that fits and is what
- * would be chosen now. Otherwise makes the plan and keeps it, if it fits; a failure to do so is only logged. Plans of
- * a loaded model, with params.sched or with params.budgets are made without the cache. Any number of threads and
- * processes may use the same folder. */
+/* Uses a plan from the cache, adopted and verified as by tn_session_plan_load, if it fits and would still be chosen
+ * now. Otherwise makes the plan and caches it, if it fits; a failure to cache it is only logged. Plans of a loaded
+ * model, with params.sched or with params.budgets are made without the cache. Any number of threads and processes may
+ * use the same folder. */
 TN_API tn_status tn_session_plan_cached(tn_model *model, const tn_session_params *params, const tn_plan_cache *cache,
                                         tn_session_plan **plan) TN_MUST_CHECK;
 /* Whether its packing comes from a saved plan. */
 TN_API bool tn_session_plan_adopted(const tn_session_plan *plan);
-/* Loads a plan, checks by lifetimes that no two tensors of a graph overlap, that each is within its chunk, and the
- * totals, and prints what was checked. */
+/* Loads a plan, checks that no two live tensors of a graph overlap, that each is within its chunk, and that the
+ * totals are right, and prints what was checked. */
 TN_API tn_status tn_session_plan_verify(tn_model *model, const tn_session_params *params, const char *path,
                                         FILE *out) TN_MUST_CHECK;
 /* The differences between two plans, as text to free with tn_free(); "" if there are none. */
@@ -320,7 +323,7 @@ TN_API tn_status tn_session_plan_graph(const tn_session_plan *plan, bool prefill
 typedef struct tn_session_speed_params {
     int32_t prompt;   /* tokens of a prompt that follows `depth` cells; 0: no prediction of prefill */
     int32_t depth;    /* cells that a sequence has in the cache before */
-    int32_t generate; /* tokens to generate from there on: the prediction is for their middle */
+    int32_t generate; /* tokens to generate from there on: the prediction is for the middle one */
 } tn_session_speed_params;
 typedef struct tn_session_speed {
     int32_t prompt, depth;
@@ -333,26 +336,26 @@ TN_API tn_status tn_session_plan_predict(const tn_session_plan *plan, const tn_s
 
 /* ---- Session ---- */
 
-/* Takes what was planned: loads the weights (unless an earlier session of this model did), makes the KV cache, and
- * reserves the memory of every graph. TN_E_TOO_BIG is returned before anything is taken; its message says what is
- * needed, what is free, and what to try. A plan makes one session; TN_E_STATE: it has made one already, or another
- * session has loaded the model's weights since. The caller may free the plan at any time. */
+/* Allocates what was planned: loads the weights (unless an earlier session of this model did), creates the KV
+ * cache, and reserves the memory of every graph. TN_E_TOO_BIG is returned before anything is allocated; its message
+ * has the needed and the free bytes and what to try. A plan makes one session; TN_E_STATE: it has made one already,
+ * or another session has loaded the model's weights since. The caller may free the plan at any time. */
 TN_API tn_status tn_session_new(tn_session_plan *plan, tn_session **session) TN_MUST_CHECK;
-/* Plans a session and makes it. */
+/* Plans and creates a session. */
 TN_API tn_status tn_session_open(tn_model *model, const tn_session_params *params,
                                  tn_session **session) TN_MUST_CHECK;
-/* On a rank other than 0, in place of decoding: computes this rank's part of what rank 0 runs, until rank 0 frees its
- * session. A failure of any rank ends all of them. */
+/* On ranks other than 0, instead of decoding: computes this rank's part of everything that rank 0 runs, until rank 0
+ * frees its session. A failure of any rank ends all of them. */
 TN_API tn_status tn_session_follow(tn_session *session) TN_MUST_CHECK;
 TN_API void tn_session_free(tn_session *session);
-/* Runs batches of usual sizes and forgets them, so that the first request takes no longer than later ones: devices
- * make kernels and graphs on first use. Some tenths of a second, two seconds at most; nothing where the host has all
- * layers. TN_E_STATE: the session holds tokens. */
+/* Runs batches of common sizes and discards them, so that the first request takes no longer than later ones:
+ * devices load kernels and make graphs on first use. Takes some tenths of a second, at most two seconds; does nothing
+ * if the host has all layers. TN_E_STATE: the session holds tokens. */
 TN_API tn_status tn_session_warm_up(tn_session *session) TN_MUST_CHECK;
 TN_API tn_model *tn_session_model(const tn_session *session);
 TN_API const tn_session_plan *tn_session_get_plan(const tn_session *session);
 TN_API tn_session_params tn_session_get_params(const tn_session *session); /* with the defaults filled in */
-/* What the session has taken, counted from its buffers, in the terms of its plan. */
+/* The memory of the session, counted from its buffers, in the same form as its plan. */
 TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
 
 /* ---- Decoding ---- */
@@ -364,31 +367,32 @@ typedef struct tn_batch {
     const int32_t *positions; /* NULL: after the last position of each sequence */
     const int32_t *seqs;      /* NULL: sequence 0 */
     const bool *outputs;      /* rows whose logits (or embeddings) are computed; NULL: the last of each sequence */
-    /* Tokens after which a checkpoint is kept, such as the last of a message; NULL: none. A kept prefix that ends
-     * with this token, at no cost but its memory; of use where layers have windows or recurrent state, ignored
-     * elsewhere. The sequence began with tn_session_prefix_take. Checkpoints that find no room are not kept. */
+    /* Tokens after which a checkpoint is kept, such as the last of a message; NULL: none. A checkpoint is a kept
+     * prefix that ends with this token; it costs only memory. Ignored unless layers have windows or recurrent state.
+     * The sequence must have begun with tn_session_prefix_take. Checkpoints for which there is no memory are not
+     * kept. */
     const bool *checkpoints;
-    const float
-        *states; /* of a head (tn_model_params.head): the model's state after the token before, for every token */
-    /* Tokens that are guessed and may be taken back with tn_session_seq_rewind, at most n_guess of a sequence in a
-     * row; NULL: none. Recurrent layers hold the state before each of them until the sequence goes on without
+    const float *states; /* for a head (tn_model_params.head): for every token, the model's hidden state of the
+                            previous token */
+    /* Tokens that are guessed and may be rolled back with tn_session_seq_rewind, at most n_guess of a sequence in
+     * a row; NULL: none. Recurrent layers keep the state before each of them until the sequence continues without
      * guesses. */
     const bool *guesses;
     /* Trees of guesses: for every guessed token the index in the batch of the token before it; -1, and NULL: the
-     * sequence's previous one in the batch. A token whose parent is followed already begins a branch; the
-     * branches of a sequence are numbered from 1 in this order, and stay until the sequence is decoded or changed
-     * again. Such a batch is one micro-batch at most. TN_E_FULL: more branches than n_branches of the session. */
+     * sequence's previous one in the batch. A token whose parent already has a successor begins a branch; the
+     * branches of a sequence are numbered from 1 in this order, and exist until the sequence is decoded or changed
+     * again. Such a batch is at most one micro-batch. TN_E_FULL: more branches than n_branches of the session. */
     const int32_t *parents;
     /* Only the argmax of those rows is computed (tn_session_argmax); logits stay on the device. In a loop over single
      * tokens a device that has the whole model computes the next step while the caller handles the last token. */
     bool argmax;
     /* Only the largest logits of those rows leave the device (tn_session_candidates). tn_session_logits fetches a
-     * whole row that is needed after all. It has no effect where n_candidates is 0, where the device's memory is the
-     * host's, in sessions that share a scheduler, and on batches larger than a micro-batch. */
+     * whole row if needed. No effect if n_candidates is 0, if the device uses the host's memory, in sessions that
+     * share a scheduler, and on batches larger than a micro-batch. */
     bool candidates;
 } tn_batch;
 
-/* TN_E_FULL when the cache has too few free cells: remove or shift a sequence and try again; nothing was changed.
+/* TN_E_FULL: the cache has too few free cells; nothing was changed. Remove or shift a sequence and try again.
  * After any failure none of the batch's tokens is in the cache. TN_E_NOT_FINITE when a row of results holds NaN or
  * infinity, which damaged weights cause (see check_weights). */
 TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) TN_MUST_CHECK;
@@ -414,16 +418,16 @@ TN_API int32_t tn_session_candidates(const tn_session *session, int32_t i, const
 TN_API float *tn_session_embedding(tn_session *session, int32_t i);
 TN_API int32_t tn_session_embedding_size(const tn_session *session); /* floats per output; RANK: the labels */
 
-/* Ranking, with params.pooling RANK. Appends the tokens of a query and a document as the model expects them: with the
+/* Ranking, with params.pooling RANK. Appends the tokens of a query and a document in the model's format: with the
  * template of the file (tokenizer.chat_template.rerank), else both texts between the vocabulary's special tokens.
  * Special tokens written in the texts are not recognized. Decode them as one sequence. */
 TN_API tn_status tn_rank_tokens(const tn_model *model, const char *query, size_t query_length, const char *document,
                                 size_t document_length, tn_tokens *out);
-/* How relevant the document of output i is: the probability of the label "yes" where the file has labels "yes" and
+/* The relevance of the document of output i: the probability of the label "yes" if the file has labels "yes" and
  * "no", else the first score. NaN: there is no such output. */
 TN_API float tn_session_relevance(tn_session *session, int32_t i);
 /* Divides a row by its norm: 2 Euclidean, 1 sum of magnitudes, p > 2 the p-norm; 0 scales the largest magnitude to
- * 32760, for storage as 16-bit integers; below 0 leaves it alone. A row of zeros stays. */
+ * 32760, for storage as 16-bit integers; below 0: no change. A row of zeros is not changed. */
 TN_API void tn_embedding_normalize(float *row, int32_t n, int32_t norm);
 /* Calls `fn` with the logits of every token of a list, batch by batch: no buffer of vocabulary × tokens is needed. */
 typedef bool (*tn_logits_fn)(void *user, int32_t position, const float *logits, int32_t n_vocab);
@@ -432,8 +436,8 @@ TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_tok
 
 /* ---- Text generation ---- */
 
-/* Decodes a prompt: the text that the sequence continues with. The sequence keeps what it holds already. `length` -1:
- * up to the NUL. */
+/* Decodes a prompt, which is appended to the contents of the sequence. `length` -1: up to the NUL.
+ * */
 TN_API tn_status tn_session_prompt(tn_session *session, int32_t seq, const char *text, int64_t length) TN_MUST_CHECK;
 TN_API tn_status tn_session_prompt_tokens(tn_session *session, int32_t seq, const tn_token *tokens,
                                           int32_t n_tokens) TN_MUST_CHECK;
@@ -442,129 +446,132 @@ TN_API tn_status tn_session_prompt_tokens(tn_session *session, int32_t seq, cons
  * token. `token` may be NULL. generate.h has the parts of this call, for several sequences in one batch. */
 TN_API tn_status tn_session_next(tn_session *session, int32_t seq, tn_sampler *sampler,
                                  tn_token *token) TN_MUST_CHECK;
-/* The text that the last tn_session_next of this sequence completed: whole characters only, maybe empty. After TN_END
- * what was still incomplete. */
+/* The text that the last tn_session_next of this sequence completed: whole characters only, may be empty. After
+ * TN_END the incomplete rest. */
 TN_API const char *tn_session_text(tn_session *session, int32_t seq);
 
 /* ---- KV cache ---- */
 
 /* Ranges of positions are [from, to); to < 0: to the end. seq < 0: every sequence (remove only). */
 TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t from, int32_t to);
-/* Takes back the tokens after the first n of a sequence, which were guessed (tn_batch.guesses). What the sequence
- * then holds is what it held before them: nothing is computed again. TN_E_UNSUPPORTED: the model has recurrent
+/* Rolls a sequence back to its first n tokens; the others must have been guessed (tn_batch.guesses). Nothing is
+ * recomputed. TN_E_UNSUPPORTED: the model has recurrent
  * layers, and the tokens were not marked as guesses. */
 TN_API tn_status tn_session_seq_rewind(tn_session *session, int32_t seq, int32_t n);
-/* The sequence goes on as one of its branches (tn_batch.parents) with its first n tokens; the rest of the tree is
- * taken back. 0 is its first line, as above. */
+/* Continues the sequence with the first n tokens of one of its branches (tn_batch.parents); the rest of the tree
+ * is rolled back. Branch 0 is the first path, as above. */
 TN_API tn_status tn_session_seq_take_branch(tn_session *session, int32_t seq, int32_t branch, int32_t n);
 /* The sequences share the cells. */
 TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to);
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */
 /* Adds to positions, or divides them; rotates K accordingly. Cells that other sequences see are copied first:
- * TN_E_FULL, with nothing changed, where there are no free pages for that. After another failure the sequence is
- * empty; that holds for tn_session_defragment as well. */
+ * TN_E_FULL, with nothing changed, where there are no free pages for that. After any other failure the sequence
+ * is empty; the same holds for tn_session_defragment. */
 TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
-/* Whether positions can change at all: not where a model has learned them, nor with recurrent layers. */
+/* Whether positions can change: false for models with learned positions or recurrent layers. */
 TN_API bool tn_session_can_shift(const tn_session *session);
-/* For a sequence that fills its context: gives up the older half of what follows its first `keep` tokens, rounded to
- * whole pages, and moves the rest up. *n_removed (may be NULL) tokens are gone; the next one has the position after
- * the last that is left. What was moved was computed beside tokens that are gone: it never becomes a kept prefix.
- * TN_E_FULL: shared cells could not be copied; the sequence then holds its first `keep` tokens, and those that follow
- * the removed ones can be decoded again. TN_E_UNSUPPORTED: see tn_session_can_shift. */
+/* For a sequence that fills its context: removes the older half of the tokens after its first `keep`, rounded to
+ * whole pages, and moves the rest up. *n_removed (may be NULL) is the number of removed tokens; the next token has
+ * the position after the last remaining one. Moved cells depend on removed tokens, so they never become a kept
+ * prefix. TN_E_FULL: shared cells could not be copied; the sequence then holds its first `keep` tokens, and the
+ * tokens after the removed ones can be decoded again. TN_E_UNSUPPORTED: see tn_session_can_shift. */
 TN_API tn_status tn_session_context_shift(tn_session *session, int32_t seq, int32_t keep, int32_t *n_removed);
 TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */
 TN_API int32_t tn_session_seq_last(const tn_session *session, int32_t seq);  /* highest position, -1 if empty */
-/* Gathers the cells of partly filled pages. A decode does this by itself when it finds too few free pages, and when
- * removed ranges have left so many holes that a quarter of the pages in use could be saved. */
+/* Compacts partly filled pages. A decode does this automatically when there are too few free pages, and when
+ * removed ranges have left so many holes that a quarter of the pages in use could be freed. */
 TN_API tn_status tn_session_defragment(tn_session *session);
 TN_API void tn_session_clear(tn_session *session);
 
 typedef struct tn_cache_usage {
-    int32_t cells, used, peak; /* cells of all pages; those written; the most that were written at a time */
-    int32_t page, tokens;      /* cells per page; tokens that the session holds at most */
+    int32_t cells, used, peak; /* cells of all pages; written cells; maximum of written cells so far */
+    int32_t page, tokens;      /* cells per page; max tokens that the session can hold */
     int32_t pages, free_pages;
 } tn_cache_usage;
 TN_API tn_cache_usage tn_session_cache_usage(const tn_session *session);
-/* Cells that sequences see, each counted once: the others hold kept prefixes, or nothing. Walks all cells. */
+/* Number of cells that sequences see; the others hold only kept prefixes, or nothing. Walks all cells. */
 TN_API int32_t tn_session_cells_held(tn_session *session);
 /* For every cell (`cells` ints) the lowest id of its sequences, or -1: for pictures. */
 TN_API void tn_session_cache_map(const tn_session *session, int32_t *owner);
 
-/* For every page (`pages` ints): TN_PAGE_FREE, the sequence that alone has cells in it, TN_PAGE_SHARED where several
- * have, or n_seqs and above: only kept prefixes. */
+/* For every page (`pages` ints): TN_PAGE_FREE; the only sequence with cells in it; TN_PAGE_SHARED if there are
+ * several; n_seqs or above if it has only kept prefixes. */
 enum { TN_PAGE_FREE = -1, TN_PAGE_SHARED = -2 };
 TN_API void tn_session_page_map(const tn_session *session, int32_t *owner);
 
 /* ---- Prefixes ---- */
 
-/* A session with n_prefixes > 0 remembers the token of every cell. What a sequence holds can be kept when the
- * sequence ends, or while it goes on, and another sequence that begins with the same tokens sees the same cells
- * instead of decoding them again; nothing is copied. Prefixes are kept until their room is needed: the least recently
- * used goes first. `key` separates what must not be shared: a prefix is taken only under the key that it was computed
- * with. Cells whose positions were changed (tn_session_seq_shift) are never taken: they depend on tokens that are
- * gone. Nor are those of a sequence that did not begin with tn_session_prefix_take, or into which parts of others
- * were copied. A sequence that was removed as a whole begins anew: call tn_session_prefix_take again. */
+/* A session with n_prefixes > 0 records the token of every cell. The contents of a sequence can be kept as a
+ * prefix when it ends, or while it continues; another sequence that begins with the same tokens then shares the
+ * cells instead of decoding them again, without copies. Prefixes are evicted in least-recently-used order when their
+ * memory is needed. `key` separates what must not be shared: a prefix is taken only with the key that it was computed
+ * with. Cells whose positions were changed (tn_session_seq_shift) are never taken, because they depend on removed
+ * tokens; nor are those of a sequence that did not begin with tn_session_prefix_take, or into which parts of others
+ * were copied. After a sequence was removed as a whole, call tn_session_prefix_take again. */
 
-/* The empty sequence `seq` begins with the longest prefix of the tokens that is present, kept or in a live sequence;
- * *n_taken tokens need not be decoded. Its later tokens belong to `key`. Leave out the last token of a prompt if its
- * logits are needed. With no tokens nothing is taken and the sequence can be kept. */
+/* Starts the empty sequence `seq` with the longest available prefix of the tokens, kept or in a live sequence;
+ * *n_taken tokens need not be decoded. Its later tokens belong to `key`. Omit the last token of a prompt if its
+ * logits are needed. Without tokens nothing is taken, and the sequence can be kept later. */
 TN_API tn_status tn_session_prefix_take(tn_session *session, int32_t seq, uint64_t key, const tn_token *tokens,
                                         int32_t n_tokens, int32_t *n_taken);
-/* Layers with a window or recurrent state can continue only where a checkpoint was kept. The tokens that the last
- * tn_session_prefix_take would have taken had there been one, or 0: texts branch there, so that a checkpoint at that
- * length serves the next. */
+/* Layers with a window or recurrent state can continue only at a checkpoint. Returns the number of tokens that
+ * the last tn_session_prefix_take would have taken with a checkpoint there, or 0. Texts branch at that length, so a
+ * checkpoint there is useful for the next one. */
 TN_API int32_t tn_session_prefix_missed(const tn_session *session);
-/* Keeps what the sequence holds. The sequence stays as it is. */
+/* Keeps the contents of the sequence as a prefix. The sequence is not changed. */
 TN_API tn_status tn_session_prefix_keep(tn_session *session, int32_t seq);
-/* Says which tokens a sequence holds whose state was loaded: `n_tokens` from position 0 on. It can be kept then. The
- * caller vouches that the state was computed from these tokens, without changes of positions. TN_E_STATE: it holds
+/* Declares the tokens of a sequence whose state was loaded: `n_tokens` from position 0 on. It can then be kept. The
+ * caller guarantees that the state was computed from these tokens, without changes of positions. TN_E_STATE: it holds
  * another number of tokens, has gaps, or shares cells. */
 TN_API tn_status tn_session_prefix_note(tn_session *session, int32_t seq, uint64_t key, const tn_token *tokens,
                                         int32_t n_tokens);
-/* Gives up the kept prefixes that the tokens begin with, and those that begin with all of the tokens. */
+/* Drops the kept prefixes that the tokens begin with, and those that begin with all of the tokens. */
 TN_API tn_status tn_session_prefix_forget(tn_session *session, uint64_t key, const tn_token *tokens,
                                           int32_t n_tokens);
-/* Gives up all kept prefixes on the device and in host memory; files stay. */
+/* Drops all kept prefixes on the device and in host memory; files stay. */
 TN_API void tn_session_prefix_clear(tn_session *session);
 typedef struct tn_prefix_usage {
     int32_t kept, limit;   /* prefixes */
     int32_t cells;         /* written cells that only kept prefixes hold */
-    uint64_t asked, taken; /* tokens of all tn_session_prefix_take: given, and taken */
-    uint64_t evicted;      /* prefixes that made room */
-    uint64_t hits, misses; /* calls of tn_session_prefix_take with tokens: which took some, and none */
+    uint64_t asked, taken; /* tokens of all tn_session_prefix_take: passed, and taken
+                            */
+    uint64_t evicted;      /* prefixes evicted to free memory */
+    uint64_t hits, misses; /* calls of tn_session_prefix_take with tokens that took some, and none */
 } tn_prefix_usage;
 TN_API tn_prefix_usage tn_session_prefix_usage(tn_session *session);
-/* How many of the tokens, from the first on, a live sequence holds under this key: a sequence that begins with them
- * needs no cells for these. 0 where no prefixes are kept. */
+/* The length of the longest prefix of the tokens that a live sequence holds with this key: a sequence that begins
+ * with them needs no cells for these. 0 in sessions without prefixes. */
 TN_API int32_t tn_session_prefix_shared(tn_session *session, uint64_t key, const tn_token *tokens, int32_t n_tokens);
-/* A sequence or a kept prefix in the tree that their common beginnings form. */
+/* A sequence or a kept prefix in the tree of common prefixes. */
 typedef struct tn_prefix_info {
-    int32_t id;         /* the sequence; n_seqs and above: a kept prefix */
-    int32_t tokens;     /* up to its last position */
-    int32_t parent;     /* the earlier entry with the longest beginning of the same cells; -1: none */
-    int32_t shared;     /* tokens of that beginning */
-    int32_t cells;      /* that no other sequence or prefix sees */
+    int32_t id;     /* the sequence; n_seqs and above: a kept prefix */
+    int32_t tokens; /* up to its last position */
+    int32_t parent; /* the earlier entry with the longest common prefix of cells; -1: none */
+    int32_t shared; /* tokens of that prefix */
+    int32_t cells;
+    /* cells that only this entry uses */
     uint64_t last_used; /* of a prefix: higher is later; 0: a sequence */
 } tn_prefix_info;
 /* Lists sequences that are not empty, then kept prefixes, the most recently used first. Returns their number, up to
  * `capacity`. */
 TN_API int32_t tn_session_prefix_tree(tn_session *session, tn_prefix_info *list, int32_t capacity);
 
-/* Tiers: prefixes that make room on the device move to host memory (cache_ram), the least recently used there to disk
- * (cache_disk). tn_session_prefix_take continues what the device holds with what the tiers hold. The unit is a block
- * of 32 tokens; blocks that several prefixes share are kept once. A block is used only if its checksum, its tokens,
- * the model, the settings of the KV cache and of RoPE, and the key agree. At the end of a session what it keeps is
- * written to disk, the most recently used first to stay; later sessions of the same model find it. Several sessions
- * and processes may share a folder. Damaged files are ignored; when the disk is full nothing more is written for a
- * while. */
+/* Tiers: prefixes evicted from the device move to host memory (cache_ram), the least recently used ones there to disk
+ * (cache_disk). tn_session_prefix_take continues the device's part of a prefix with blocks from the tiers. The unit
+ * is a block of 32 tokens; blocks that several prefixes share are stored once. A block is used only if its checksum,
+ * its tokens, the model, the settings of the KV cache and of RoPE, and the key match. At the end of a session its
+ * kept prefixes are written to disk, the most recently used first; later sessions of the same model find them.
+ * Several sessions and processes may share a folder. Damaged files are ignored; when the disk is full, nothing is
+ * written for a while.
+ * */
 typedef struct tn_tier_usage {
     size_t host_limit, host_bytes;     /* bytes taken for the tier; those in use by blocks */
     uint64_t disk_limit, disk_bytes;   /* the budget; bytes of all files of the folder */
     int32_t host_blocks, disk_blocks;  /* blocks of up to 32 tokens */
     uint64_t host_tokens, disk_tokens; /* tokens that sequences took from the tier */
     uint64_t host_stored, disk_stored; /* blocks that moved there */
-    uint64_t dropped, disk_failed;     /* blocks that were given up; files that could not be written */
+    uint64_t dropped, disk_failed;     /* blocks that were dropped; files that could not be written */
 } tn_tier_usage;
 TN_API tn_tier_usage tn_session_tier_usage(tn_session *session);
 
@@ -582,32 +589,32 @@ TN_API tn_status tn_session_load(tn_session *session, int32_t seq, const char *p
  *     params.adapters = &(tn_adapter_use){poet, 1.0f};
  *     params.n_adapters = 1;
  *     TN_TRY(tn_session_open(model, &params, &session));        // planned and loaded with the session
- *     TN_TRY(tn_session_seq_adapters(session, 3, &(float){0})); // sequence 3 does without
+ *     TN_TRY(tn_session_seq_adapters(session, 3, &(float){0})); // not for sequence 3
  *
- * An adapter adds scale × alpha / rank × B·A to weights of the model. The matrices stay apart from the weights, so
- * that every sequence has its own choice of adapters, also within one batch, and scales change at any time. A control
- * vector adds a direction to the state after layers, for all sequences of a session. Both are part of a session's
- * plan; opened files may serve any number of sessions and are closed after them. */
+ * An adapter adds scale × alpha / rank × B·A to weights of the model. The matrices are not merged into the
+ * weights, so every sequence can use different adapters, even within one batch, and scales can change at any time. A
+ * control vector adds a direction to the hidden state after layers, for all sequences of a session. Both are part of
+ * a session's plan; opened files may serve any number of sessions and must be closed after them. */
 
 /* Reads a GGUF file with general.type "adapter", adapter.type "lora" and tensors NAME.lora_a and NAME.lora_b, where
- * NAME is a weight of the model. TN_E_FORMAT, TN_E_SHAPE: the file is not such an adapter, is one of another
- * architecture, or a matrix does not suit its weight; the message names the tensor. TN_E_UNSUPPORTED: a kind of
- * adapter that is not supported. Its values are read once, for the hash. The model outlives it. */
+ * NAME is a weight of the model. TN_E_FORMAT, TN_E_SHAPE: the file is not such an adapter, belongs to
+ * another architecture, or a matrix does not match its weight; the message names the tensor. TN_E_UNSUPPORTED: this
+ * kind of adapter is not supported. All values are read once, for the hash. The model must outlive the adapter. */
 TN_API tn_status tn_adapter_open(const tn_model *model, const char *path, tn_adapter **adapter) TN_MUST_CHECK;
 TN_API void tn_adapter_close(tn_adapter *adapter); /* accepts NULL; sessions first */
 
 typedef struct tn_adapter_info {
     const char *path, *name; /* name: of the file's metadata, or "" */
-    float alpha;             /* 0: none, the scale alone counts */
+    float alpha;             /* 0: none, only the scale is used */
     int32_t rank;            /* the highest of its matrices */
     size_t n_weights;        /* of the model that it adapts */
     size_t bytes;            /* of its tensors in the file */
     uint64_t hash;           /* of its contents */
 } tn_adapter_info;
 TN_API tn_adapter_info tn_adapter_get_info(const tn_adapter *adapter);
-/* Adds scale × alpha / rank × B·A to the values of a weight, n from element `begin` on: the sum is what a model
- * with the adapter merged has. Values of weights that are not adapted stay. Rows are added as a whole: `begin` and n
- * are multiples of the weight's row. */
+/* Adds scale × alpha / rank × B·A to the values of a weight, n from element `begin` on: the result is the
+ * weight of a model with the adapter merged. Weights that are not adapted are not changed. `begin` and n are
+ * multiples of the weight's row length. */
 TN_API tn_status tn_adapter_merge(const tn_adapter *adapter, const char *weight, float scale, int64_t begin,
                                   int64_t n, float *values) TN_MUST_CHECK;
 /* The i-th weight that it adapts; NULL after the last. */
@@ -616,15 +623,15 @@ TN_API const char *tn_adapter_weight(const tn_adapter *adapter, size_t i);
 enum { TN_ADAPTERS_MOST = 32 }; /* per session */
 
 /* Sets the scales of all adapters of the session for a sequence (-1: for all of them), in the order of
- * params.adapters; 0 turns one off, and costs nothing while no sequence of a batch uses it. Tokens that the sequence
- * holds stay as they were computed. A sequence whose scales change while it holds tokens cannot be kept as a prefix.
- * Call it before tn_session_prefix_take: prefixes serve sequences with the same adapters and scales only. */
+ * params.adapters; 0 turns one off; it costs nothing while no sequence of a batch uses it. Tokens in the cache are
+ * not recomputed. A sequence whose scales change while it holds tokens cannot be kept as a prefix. Call it before
+ * tn_session_prefix_take: only sequences with the same adapters and scales share prefixes. */
 TN_API tn_status tn_session_seq_adapters(tn_session *session, int32_t seq, const float *scales) TN_MUST_CHECK;
 /* The scale of the i-th adapter for a sequence; 0 if there is none. */
 TN_API float tn_session_seq_adapter_scale(const tn_session *session, int32_t seq, size_t i);
 
-/* The key under which tn_session_prefix_shared and tn_session_prefix_forget find what sequences with these scales
- * computed under `key`; NULL: with all of them 0. */
+/* The key to pass to tn_session_prefix_shared and tn_session_prefix_forget for sequences with these scales and
+ * `key`; NULL: all scales 0. */
 TN_API uint64_t tn_session_adapters_key(const tn_session *session, uint64_t key, const float *scales);
 
 /* Reads a GGUF file with f32 tensors direction.N of the model's width: N is the layer, from 1 on, after which the

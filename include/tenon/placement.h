@@ -1,6 +1,6 @@
 /* The placement of a model's layers: chosen from sizes alone, before anything is loaded.
  *
- * Pure arithmetic: no device is asked, and only temporary memory of the call itself is used. Any thread. */
+ * Pure arithmetic: no device is queried, and only temporary memory is used. Thread-safe. */
 #ifndef TENON_PLACEMENT_H
 #define TENON_PLACEMENT_H
 
@@ -17,15 +17,15 @@ typedef struct tn_placement_device {
     size_t free;   /* bytes that may be taken */
     size_t fixed;  /* bytes that the first layer on the device adds: compute buffers, scratch */
     double speed;  /* in any unit: faster devices are filled first, equal ones in the order given */
-    double share;  /* of the layers, as the caller asks; all 0: by speed and free bytes */
-    size_t domain; /* 0: memory of its own; n: draws from domain_free[n - 1] together with others of that number */
+    double share;  /* requested share of the layers; all 0: by speed and free bytes */
+    size_t domain; /* 0: its own memory; n: shares domain_free[n - 1] with the other devices of that number */
 } tn_placement_device;
 
 enum { TN_PLACEMENT_FREE = -1 };
 typedef struct tn_placement_layer {
     const char *name;
     int device; /* the caller's choice, or TN_PLACEMENT_FREE */
-    bool late;  /* leaves the host after all others: the output matrix */
+    bool late;  /* offloaded after all others: the output matrix */
 } tn_placement_layer;
 
 typedef struct tn_placement_params {
@@ -34,19 +34,19 @@ typedef struct tn_placement_params {
     const tn_placement_layer *layers; /* in the order they run */
     size_t n_layers;
     const size_t *bytes;       /* [layer * n_devices + device]: weights and cache of the layer on that device */
-    int64_t n_off_host;        /* layers that leave the host, the last ones first; -1: as many as fit */
+    int64_t n_off_host;        /* layers to offload, the last ones first; -1: as many as fit */
     const size_t *domain_free; /* bytes that all devices of a domain may take together */
     size_t n_domains;
 } tn_placement_params;
 
 /* Why a layer is on its device: X(NAME, "text"). */
 #define TN_PLACEMENT_CAUSE_TABLE(X)                                                                                  \
-    X(PINNED, "the caller put it there")                                                                             \
+    X(PINNED, "assigned by the caller")                                                                              \
     X(SHARE, "the caller's shares")                                                                                  \
-    X(FASTEST, "the fastest device with room")                                                                       \
+    X(FASTEST, "the fastest device with free memory")                                                                \
     X(NEXT, "faster devices are full")                                                                               \
     X(LIMIT, "the caller keeps it on the host")                                                                      \
-    X(FULL, "no other device has room")                                                                              \
+    X(FULL, "no other device has free memory")                                                                       \
     X(ONLY, "there is no other device")
 typedef enum tn_placement_cause {
 #define TN_X(name, text) TN_PLACEMENT_##name,

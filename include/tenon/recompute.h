@@ -1,12 +1,12 @@
-/* Recomputation: less memory for a graph, at the price of computing some results again.
+/* Recomputation: reduces the memory of a graph by computing some results again.
  *
  *     tn_recomputation r;
  *     TN_TRY(tn_graph_recompute(graph, &(tn_recompute_params){.plan = &plan, .budgets = &budget}, &r));
  *     … run r.graph …
  *     tn_recomputation_free(&r);
  *
- * Between two uses that lie far apart a result need not stay in memory: it is freed after the first and computed
- * again just before the second. That pays in training graphs, where the backward pass reads the results of the
+ * Between two uses that lie far apart a result need not stay in memory: it is freed after the first and
+ * recomputed just before the second. This helps in training graphs, where the backward pass reads the results of the
  * forward pass in reverse order. Results have the same bits. docs/budget.md explains the search. */
 #ifndef TENON_RECOMPUTE_H
 #define TENON_RECOMPUTE_H
@@ -31,17 +31,17 @@ typedef struct tn_recomputation {
      * given graph fits. */
     tn_graph *graph;
     uint32_t *origin;     /* per node of `graph`: the node of the given graph that it computes; in the arena */
-    size_t n_recomputed;  /* nodes that compute something again */
+    size_t n_recomputed;  /* nodes that recompute a result */
     size_t before, after; /* planned bytes of all memories together */
-    size_t smallest;      /* after TN_E_TOO_BIG: the fewest that the search reaches */
+    size_t smallest;      /* after TN_E_TOO_BIG: the fewest bytes that the search reached */
     double seconds, added_seconds; /* predicted: of the given graph, and what recomputation adds */
 } tn_recomputation;
 
-/* Finds a sequence of the given nodes, some of them several times, whose plan keeps within the budgets, with little
- * added time. Outputs, parameters, custom ops, nodes that write into another tensor's memory, and results that depend
- * on such memory are never computed again. The given graph does not change and must outlive the new one.
- * TN_E_TOO_BIG: no such sequence was found; the message and `smallest` say what can be reached, and nothing else of
- * the result is valid or need be freed. */
+/* Finds an order of the given nodes, some of them repeated, whose plan is within the budgets and adds little
+ * time. Outputs, parameters, custom ops, nodes that write into another tensor's memory, and results that depend
+ * on such memory are never recomputed. The given graph does not change and must outlive the new one.
+ * TN_E_TOO_BIG: none was found; the message and `smallest` have the smallest budget that can be met. The other
+ * fields of the result are then invalid and need not be freed. */
 TN_API tn_status tn_graph_recompute(const tn_graph *graph, const tn_recompute_params *params,
                                     tn_recomputation *result) TN_MUST_CHECK;
 /* The tensor of the new graph that holds the value of a node of the given graph, where it is computed first. NULL:

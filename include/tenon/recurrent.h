@@ -13,11 +13,11 @@
  *             and it touches nothing
  *   write     the row that receives the state after this token, or -1
  *
- * The tokens linked in this way are a strand. Strands are processed one after another in the order of their first
- * tokens, so that a strand may begin with a row that an earlier one has written.
+ * Tokens linked in this way form a subsequence. Subsequences are processed one after another in the order of
+ * their first tokens, so that one may begin with a row that an earlier one has written.
  *
- * Nothing outside the state is read or written whatever the table holds: a strand whose first token has another
- * `previous` or `read` is padding, a link counts if both of its ends agree and it points forward, and a `write` out
+ * No contents of the table cause accesses outside the state: a subsequence whose first token has another
+ * `previous` or `read` is padding, a link is valid if both of its ends agree and it points forward, and a `write` out
  * of range is ignored. There are no gradients. */
 #ifndef TENON_RECURRENT_H
 #define TENON_RECURRENT_H

@@ -5,8 +5,8 @@
  * xoshiro256**, seeded through splitmix64, one 53-bit number per draw (XTC uses one more), and the arithmetic does
  * not depend on the CPU's vector width.
  *
- * A NaN logit counts as -inf (impossible), +inf as the largest finite value. Of equal logits the lower token comes
- * first. */
+ * A NaN logit counts as -inf (impossible), +inf as the largest finite value. Among equal logits the lowest token
+ * comes first. */
 #ifndef TENON_SAMPLER_H
 #define TENON_SAMPLER_H
 
@@ -98,12 +98,12 @@ TN_API tn_sampler_params tn_sampler_params_default(void);
 
 typedef struct tn_sampler tn_sampler;
 
-/* For rows of n_vocab logits. TN_E_INVALID: the message has the parameter that is out of range. */
+/* For rows of n_vocab logits. TN_E_INVALID: the message names the parameter that is out of range. */
 TN_API tn_status tn_sampler_new(const tn_sampler_params *params, size_t n_vocab, tn_sampler **out);
 /* Copies history and random state too. */
 TN_API tn_status tn_sampler_clone(const tn_sampler *sampler, tn_sampler **out);
-/* Gives a clone of `from` the random numbers and the history that `from` has now; its grammar stays as it is.
- * Allocates nothing. TN_E_INVALID: it is no clone. */
+/* Copies the current random state and history of `from` to its clone; the grammar is not changed. Allocates
+ * nothing. TN_E_INVALID: it is not a clone of `from`. */
 TN_API tn_status tn_sampler_follow(tn_sampler *sampler, const tn_sampler *from);
 /* Returns to the state after creation, with the same seed. */
 TN_API void tn_sampler_reset(tn_sampler *sampler);
@@ -123,10 +123,10 @@ TN_API bool tn_sampler_is_greedy(const tn_sampler *sampler);
  * logits are -inf, or the grammar allows none). */
 TN_API tn_status tn_sampler_sample(tn_sampler *sampler, const float *logits, size_t n_vocab, tn_token *out);
 
-/* The same token from the n largest logits of the row alone, in descending order (tn_session_candidates). Where it
- * depends on others, *enough is false and nothing is drawn: use tn_sampler_sample. They suffice for greedy draws and
- * for chains whose first truncating sampler is top-k or min-p, as long as nothing raises a logit that is not among
- * them. */
+/* Draws the same token as tn_sampler_sample, from only the n largest logits of the row in descending order
+ * (tn_session_candidates). If the token depends on other logits, *enough is false and nothing is drawn: use
+ * tn_sampler_sample. The largest logits suffice for greedy draws and for chains whose first truncating sampler is
+ * top-k or min-p, unless a bias or penalty raises a logit that is not among them. */
 TN_API tn_status tn_sampler_sample_largest(tn_sampler *sampler, const tn_token *tokens, const float *logits, size_t n,
                                            bool *enough, tn_token *out);
 

@@ -1,14 +1,14 @@
-/* The scheduler: one graph over several devices.
+/* The scheduler: runs one graph on several devices.
  *
- * It decides which stream runs each node, cuts the graph into splits where the stream changes, copies what a split
- * reads from other devices, plans every byte, reserves it once and runs. Your graph is not changed: the scheduled
- * graph is the scheduler's own. Only data and buffer of your tensors without memory are set, so that tn_tensor_set
+ * It assigns each node to a stream, cuts the graph into splits where the stream changes, copies the inputs of a
+ * split from other devices, plans all memory, reserves it once and runs. The caller's graph is not changed: the
+ * scheduler makes its own. It sets only data and buffer of the caller's tensors without memory, so that tn_tensor_set
  * and tn_tensor_get work on them.
  *
  * A graph with the same fingerprint, sizes and memory of its leaves as an earlier one needs no new assignment, split
  * or plan. A scheduler belongs to one thread at a time. Several may share devices and memory (`share` below): each
- * has its own schedules, pins and callbacks; they take turns in buffers as large as the largest of all their graphs
- * needs. Together they belong to one thread at a time. */
+ * has its own schedules, pins and callbacks; they take turns using buffers of the size of the largest graph. Only
+ * one thread at a time may use any of them. */
 #ifndef TENON_SCHED_H
 #define TENON_SCHED_H
 
@@ -41,18 +41,20 @@ typedef struct tn_sched_params {
      * as long as any scheduler that uses them. */
     const tn_sched *share;
     bool exclusive;       /* no other scheduler may share this one */
-    size_t max_schedules; /* remembered beside the reserved ones, least recently used evicted first; 0: 128 */
+    size_t max_schedules; /* cached in addition to the reserved ones, least recently used evicted first; 0: 128 */
     /* Effort and step budget of the plans of reserved graphs, for each class and memory; NULL: balanced, within 10
-     * million steps (some 30 ms at most; graphs of language models take a few). Other graphs are planned fast. */
+     * million steps (some 30 ms at most; graphs of language models take a few). Other graphs are planned with fast
+     * effort. */
     const tn_pack_params *pack;
     /* Reorders the nodes of a split where that lowers the peak of memory by a percent or more. Results do not change.
-     * The first graph of a class determines the order of all, so cover the largest first. It costs speed where
-     * neighbouring nodes are computed together: queries, keys and values of one input are the usual case. */
+     * The first graph of a class determines the order of all, so cover the largest first. It is slower if it
+     * separates nodes that backends compute together, usually queries, keys and values of one input. */
     bool reorder;
-    bool strict; /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
-    /* Asked before every run, between splits, and by streams made here between nodes, from any thread; also while
-     * plans are made, unless `pack` has a callback for that. When it returns true, the run ends with TN_E_ABORTED
-     * after queued work has been waited for; the scheduler can be used again. */
+    bool strict; /* a graph that needs more than is reserved fails with TN_E_STATE; otherwise memory grows, with a log
+                    message */
+    /* Called before every run, between splits, and by streams made here between nodes, from any thread; also
+     * while plans are made, unless `pack` has its own callback. When it returns true, the run waits for queued work
+     * and returns TN_E_ABORTED; the scheduler can be used again. */
     tn_abort_fn abort;
     void *abort_user;
 } tn_sched_params;
@@ -81,26 +83,26 @@ typedef struct tn_sched_memory {
     size_t scratch; /* kernels' working memory, the largest program */
     size_t missing; /* of both, the bytes that must be free: a buffer is freed after its larger successor exists */
     size_t lower_bound; /* of compute for these graphs: no plan can be smaller */
-    /* By tn_sched_needs: compute that a best-fit allocator would take which sees one node after another. */
+    /* Set by tn_sched_needs: compute memory that an online best-fit allocator would need. */
     size_t in_order;
 } tn_sched_memory;
 TN_API tn_status tn_sched_measure(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs,
                                   tn_sched_memory *per_stream) TN_MUST_CHECK;
 
-/* Reservation in steps: cover every graph that may run, look at the needs, take them, seal.
+/* Reservation in steps: cover every graph that may run, check the needs, take the memory, seal.
  *
  * Graphs that differ only in sizes form a class: the same ops, edges, views, flags, devices, and tensors with memory
  * of their own. A class has one plan, for the largest size of every tensor, and all its graphs are bound with the
- * same offsets. A covered graph therefore never needs more than was reserved. Covering adds a graph to what the
- * reservation must hold; nothing is taken, the graph is not kept and may be freed. Cover the largest graphs first:
- * any order is valid, but each that enlarges a class plans it again. */
+ * same offsets. A covered graph therefore never needs more than was reserved. Covering adds a graph's needs to
+ * the reservation; nothing is allocated, and the graph may be freed afterwards. Cover the largest graphs first: any
+ * order is valid, but each graph that enlarges a class replans it. */
 TN_API tn_status tn_sched_cover(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
-/* Covers a graph with a plan made earlier for its class (tn_sched_plan), which is verified and copied. TN_E_STATE
- * says why the plan does not serve the graph, or all that its class has covered so far. */
+/* Covers a graph with a plan made earlier for its class (tn_sched_plan), which is verified and copied. TN_E_STATE:
+ * the plan does not fit the graph, or the graphs that its class has covered so far; the message says why. */
 TN_API tn_status tn_sched_adopt(tn_sched *sched, tn_graph *graph, const tn_plan *plan) TN_MUST_CHECK;
-/* The same with the offsets of such a plan alone (nodes, then leaves of the scheduled graph). Nothing is packed and
+/* The same with only the offsets of such a plan (nodes, then leaves of the scheduled graph). Nothing is packed and
  * nothing in the list is trusted: lifetimes come from the graph, chunks end with their last tensor, and it is
- * verified that no two live tensors overlap. The class is new. TN_E_STATE says what is wrong. */
+ * verified that no two live tensors overlap. This creates a new class. TN_E_STATE: the message says what is wrong. */
 TN_API tn_status tn_sched_adopt_offsets(tn_sched *sched, tn_graph *graph, const tn_plan_offset *offsets,
                                         size_t n_offsets) TN_MUST_CHECK;
 /* Covers a graph that the plan of a covered class serves. TN_E_STATE if a plan would have to be made. */
@@ -111,7 +113,7 @@ TN_API void tn_sched_set_effort(tn_sched *sched, const tn_pack_params *pack);
  * devices and the version of the format must be the same (TN_E_STATE, TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT). */
 TN_API tn_status tn_sched_save_plan(tn_sched *sched, tn_graph *graph, const char *path) TN_MUST_CHECK;
 TN_API tn_status tn_sched_load_plan(tn_sched *sched, tn_graph *graph, const char *path) TN_MUST_CHECK;
-/* What the reservation will have when all that is covered has been taken. */
+/* The size of the reservation once everything that is covered has been taken. */
 TN_API tn_status tn_sched_needs(tn_sched *sched, tn_sched_memory *per_stream) TN_MUST_CHECK;
 /* Takes it, all or nothing. */
 TN_API tn_status tn_sched_take(tn_sched *sched) TN_MUST_CHECK;
@@ -120,8 +122,8 @@ TN_API tn_status tn_sched_take(tn_sched *sched) TN_MUST_CHECK;
  * schedulers that share the memory may still enlarge it. */
 TN_API tn_status tn_sched_seal(tn_sched *sched);
 
-/* Takes the memory for these graphs, beside what earlier reservations need. Memory is taken only here and by the
- * first tn_sched_alloc of a graph that was not reserved. On failure everything stays as it was. */
+/* Allocates the memory for these graphs, in addition to earlier reservations. Memory is allocated only here and
+ * by the first tn_sched_alloc of a graph that was not reserved. On failure nothing changes. */
 TN_API tn_status tn_sched_reserve(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 TN_API tn_status tn_sched_reserve_many(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs) TN_MUST_CHECK;
 /* Binds the graph's tensors to the reserved memory, growing the reservation when it is too small, so that inputs can
@@ -135,10 +137,10 @@ TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
  * the graph is pipelined and only asynchronous devices read them: then they have been copied when this returns. */
 TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
-/* Asks the abort callback, for long work of the caller beside runs: TN_E_ABORTED if it returns true. */
+/* Calls the abort callback, for long work of the caller between runs: TN_E_ABORTED if it returns true. */
 TN_API tn_status tn_sched_check_abort(const tn_sched *sched);
-/* Forgets schedules, pins, errors and, unless it is sealed, what is covered; keeps the buffers and the location
- * callback. After a device failed, call this or free the scheduler. */
+/* Drops schedules, pins, errors and, unless it is sealed, the covered classes; keeps the buffers and the
+ * location callback. After a device failed, call this or free the scheduler. */
 TN_API void tn_sched_reset(tn_sched *sched);
 /* Runs in flight of graphs scheduled from now on: 0 selects the default of 4; 1 disables pipelining. */
 TN_API tn_status tn_sched_set_in_flight(tn_sched *sched, int n);
@@ -159,9 +161,10 @@ TN_API tn_sched_memory tn_sched_memory_of(const tn_sched *sched, size_t stream);
  * receives which of the plan's memories each stream uses; streams with the same buffer type have the same one. */
 TN_API tn_status tn_sched_plan(tn_sched *sched, tn_graph *graph, const tn_plan **plan,
                                size_t *memory_of) TN_MUST_CHECK;
-/* Prints the splits with the cause of every assignment and the bytes copied. */
+/* Prints the splits with the reason for every assignment and the bytes copied. */
 TN_API tn_status tn_sched_dump(tn_sched *sched, tn_graph *graph, FILE *out);
-/* What a run of the graph launches on each device (tn_program_print). Reserves memory for the graph if need be. */
+/* Prints the launches of a run of the graph on each device (tn_program_print). Reserves memory for the graph if
+ * necessary. */
 TN_API tn_status tn_sched_print_programs(tn_sched *sched, tn_graph *graph, FILE *out);
 
 typedef struct tn_sched_stats {
@@ -169,8 +172,8 @@ typedef struct tn_sched_stats {
     uint64_t schedules_reordered;
     uint64_t buffers_grown; /* times that buffers were replaced by larger ones */
     uint64_t bytes_copied;  /* between devices, by all runs */
-    /* Time of the calling thread: to find or make schedules; to plan and take memory; to bind; to queue copies and
-     * programs, which includes what the CPU computes and waiting for devices. */
+    /* Time of the calling thread: to find or make schedules; to plan and allocate memory; to bind; to queue copies
+     * and programs, including computation on the CPU and waiting for devices. */
     uint64_t split_ns, plan_ns, bind_ns, submit_ns;
 } tn_sched_stats;
 TN_API tn_sched_stats tn_sched_get_stats(const tn_sched *sched);

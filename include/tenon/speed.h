@@ -1,8 +1,9 @@
-/* Speed foretold: what a device reaches at most, and how long a scheduled graph will take there.
+/* Predicted speed: the measured peaks of devices, and the predicted time of scheduled graphs.
  *
- * Peaks are measured once by running small graphs of the library's own ops (tn_device_measure), remembered by the
- * caller and given back at the next start (tn_device_set_speed); a simulated device has given ones. A prediction
- * walks the schedule of a graph, runs nothing and takes no device memory. docs/speed.md explains the formula. */
+ * Peaks are measured once by running small graphs of the library's own ops (tn_device_measure), stored by the
+ * caller and passed to tn_device_set_speed at the next start; the peaks of a simulated device are part of its
+ * description. A prediction walks the schedule of a graph, runs nothing and takes no device memory. docs/speed.md
+ * explains the formula. */
 #ifndef TENON_SPEED_H
 #define TENON_SPEED_H
 
@@ -19,7 +20,7 @@ TN_API int64_t tn_speed_rows(int point); /* 1, 8, 32, 128, 512 */
 enum { TN_SPEED_GROUPS = 3 };
 TN_API int64_t tn_speed_group(int point); /* 1, 4, 8 */
 
-/* Kinds of nodes with a cost of their own beside bytes and operations. */
+/* Kinds of nodes by their fixed cost, in addition to bytes and operations. */
 typedef enum tn_launch_kind {
     TN_LAUNCH_DECODE,  /* a node of a graph with up to 8 rows */
     TN_LAUNCH_EXPERTS, /* the same, in a graph with experts */
@@ -27,7 +28,7 @@ typedef enum tn_launch_kind {
     TN_LAUNCH_KINDS
 } tn_launch_kind;
 
-/* What a device reaches. Rates are per second; 0: not measured. A multiply-add is two operations. */
+/* Peaks of a device. Rates are per second; 0: not measured. A multiply-add is two operations. */
 typedef struct tn_device_speed {
     double read; /* bytes from its memory: the best of several patterns, an upper bound */
     /* CPU: bytes from plain pages, as those of a mapped file; buffers have large pages. 0: like `read`. */
@@ -37,11 +38,11 @@ typedef struct tn_device_speed {
     /* Operations in matmuls, by the type of the weights and the number of rows (tn_speed_rows). */
     double multiply[TN_TYPE_LIMIT][TN_SPEED_POINTS];
     double experts[TN_SPEED_POINTS]; /* the share of `multiply` that matmuls with experts reach, by rows per expert */
-    double ramp; /* seconds until a matmul with many rows reaches that rate, and after it no longer does */
+    double ramp; /* seconds at the beginning and end of a matmul with many rows in which it is below that rate */
     /* Attention with few rows: keys per second, by the query heads that read each (tn_speed_group). A key is a cell
      * of one key/value head, here 128 f16 numbers with as many of V. */
     double attention_keys[TN_SPEED_GROUPS];
-    double attention_fixed;         /* the share of that time that smaller keys take as well, 0 to 1 */
+    double attention_fixed;         /* the share of that time that does not depend on the size of keys, 0 to 1 */
     double attention_many;          /* attention with many rows: operations */
     double link;                    /* bytes between the host and the device */
     double launch[TN_LAUNCH_KINDS]; /* seconds per node */
@@ -61,21 +62,21 @@ typedef struct tn_measure_params {
     void *user;
 } tn_measure_params;
 
-/* Measures a device, which should have nothing else to do. Takes up to some 900 MB of its memory for the time of the
- * call, less where less is free. What the device does not support stays 0. TN_E_UNSUPPORTED for devices without
+/* Measures a device, which should be idle otherwise. Takes up to some 900 MB of its memory during the call, less if
+ * less is free. Fields that the device does not support stay 0. TN_E_UNSUPPORTED for devices without
  * hardware, TN_E_ABORTED when cancelled. */
 TN_API tn_status tn_device_measure(tn_device *device, const tn_measure_params *params,
                                    tn_device_speed *speed) TN_MUST_CHECK;
 /* The peak read rate alone, in about a second: the best of several patterns. */
 TN_API tn_status tn_device_measure_read(tn_device *device, const tn_measure_params *params,
                                         double *bytes_per_second) TN_MUST_CHECK;
-/* Declares a device's peaks for predictions of this process; NULL forgets them. n_threads: CPU only, 0 for one per
+/* Declares a device's peaks for predictions of this process; NULL removes them. n_threads: CPU only, 0 for one per
  * core; else 0. Safe from any thread. */
 TN_API tn_status tn_device_set_speed(tn_device *device, int n_threads, const tn_device_speed *speed);
 /* The declared peaks, else the given ones. TN_E_STATE: neither exists, the device must be measured. */
 TN_API tn_status tn_device_get_speed(tn_device *device, int n_threads, tn_device_speed *speed) TN_MUST_CHECK;
-/* The peaks that a few rates, such as those of a data sheet, stand for. `read` and one of f16 and f32 must be given;
- * typical costs fill in for the rest. */
+/* Peaks estimated from a few rates, such as those of a data sheet. `read` and one of f16 and f32 must be given;
+ * typical values are used for the rest. */
 TN_API tn_device_speed tn_speed_from_rates(const tn_device_rates *rates);
 /* Operations per second of a matmul with weights of this type and this many rows, between the measured points. Types
  * that were not measured take the rate of the nearest type. */
@@ -106,7 +107,7 @@ typedef struct tn_prediction {
     double multiply, attention, other, launch; /* parts of what the streams compute */
     double bytes, operations, copy_bytes;
     size_t nodes;         /* that compute something */
-    tn_speed_limit limit; /* what takes most of the time */
+    tn_speed_limit limit; /* the largest part of the time */
 } tn_prediction;
 
 /* Predicts one run of a graph, scheduled as the scheduler would run it. TN_E_STATE: a device that computes part of it

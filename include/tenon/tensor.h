@@ -25,8 +25,8 @@ enum { TN_MAX_DIMS = 4, TN_MAX_SRC = 10, TN_MAX_NAME = 64, TN_MAX_PARAMS = 64 };
 
 /* ---- Types ---- */
 /* X(NAME, name, id, elements per block, bytes per block). Values are GGUF's ids. GGUF has no fp8 (e4m3: 4 exponent
- * bits, 3 of mantissa, no infinity, largest value 448): its id is ours, and files with it are neither read nor
- * written. */
+ * bits, 3 of mantissa, no infinity, largest value 448): its id is specific to Tenon, and files with it are
+ * neither read nor written. */
 #define TN_TYPE_TABLE(X)                                                                                             \
     X(F32, f32, 0, 1, 4)                                                                                             \
     X(F16, f16, 1, 1, 2)                                                                                             \
@@ -246,7 +246,8 @@ TN_API tn_op_family tn_op_get_family(tn_op op);
 TN_API int tn_op_min_sources(tn_op op);
 TN_API int tn_op_max_sources(tn_op op);
 TN_API uint32_t tn_op_inplace_mask(tn_op op);
-/* The source whose memory the op updates besides computing its result: the state of recurrent ops; -1: none. */
+/* The source whose memory the op updates in addition to computing its result (the state of recurrent ops); -1: none.
+ */
 TN_API int tn_op_written_source(tn_op op);
 
 typedef enum tn_rope_mode { TN_ROPE_NORMAL, TN_ROPE_NEOX, TN_ROPE_MULTI, TN_ROPE_VISION } tn_rope_mode;
@@ -273,7 +274,7 @@ TN_API tn_rope_params tn_rope_params_default(int32_t dims, tn_rope_mode mode);
 typedef struct tn_page_run {
     int32_t cell;    /* the first */
     int32_t count;   /* at most tn_attention_params.page */
-    int32_t first;   /* cell o of the run has the position (first + o) / divisor */
+    int32_t first;   /* cell i of the run has the position (first + i) / divisor */
     int32_t divisor; /* 1, except after positions were divided */
 } tn_page_run;
 
@@ -418,8 +419,8 @@ typedef enum tn_tensor_flag {
     TN_FLAG_LOSS = 8,
     TN_FLAG_PLANNED = 16, /* bound by an allocator or scheduler, whose memory may have been released since */
     TN_FLAG_KEPT = 32,    /* read outside the program that computes it: a backend must store it */
-    /* The bits of a row of the result depend on that row's inputs alone: not on the number of rows or on what is in
-     * the others. In attention a row is a query, and its inputs are the cells that it sees with their positions. */
+    /* The bits of a row of the result depend only on that row's inputs, not on the number or contents of the other
+     * rows. In attention a row is a query, and its inputs are the cells that it sees with their positions. */
     TN_FLAG_REPEATABLE = 64
 } tn_tensor_flag;
 
@@ -439,7 +440,7 @@ struct tn_tensor {
     void *data;                 /* NULL until bound; an address on the buffer's device */
     tn_buffer *buffer;          /* NULL: data (if any) is plain host memory */
     void *extra;                /* used by the backend that owns the buffer */
-    /* Where its memory will be, while it has none. Schedulers set it on their own tensors only. */
+    /* The declared location of a tensor that has no memory yet. Schedulers set it only on their own tensors. */
     const tn_location *location;
     char name[TN_MAX_NAME];
 };
@@ -619,9 +620,9 @@ TN_API tn_tensor *tn_upscale(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_
  *
  * Runs may be in any order, several sequences may name the same cells, and a run may be shorter than a page. The last
  * run may include cells that are not written yet if their positions are above every query's, attention is causal, and
- * their memory holds finite values. Nothing outside k and v is read whatever the table holds: at most n runs are
- * used, runs that leave k, have a count below 1 or above params.page, or positions below 0 or above INT32_MAX before
- * division are ignored, a divisor below 1 counts as 1, and a query of a sequence ≥ seqs sees nothing.
+ * their memory holds finite values. No contents of the table cause reads outside k and v: at most n runs are
+ * used; runs that exceed k, have a count below 1 or above params.page, or positions below 0 or above INT32_MAX before
+ * division are ignored; a divisor below 1 counts as 1; and a query of a sequence ≥ seqs sees nothing.
  *
  * mask f32/f16[cells, ≥tokens, 1 or heads, 1 or batch] is added to the scores; sinks f32[heads] are added to the
  * denominator. All four are optional, but q_pos and pages are given together, with params.page > 0 and without a
@@ -635,8 +636,8 @@ TN_API tn_tensor *tn_upscale(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_
  * entries are unused. Cells that causal, window or chunk hide remain hidden.
  *
  * bias_table f32[heads, buckets] (optional): the score of a cell gets the head's bias for the bucket of (cell
- * position) - (query position), as in T5. Half of the distances have a bucket each, the other half's buckets grow
- * with the logarithm of the distance up to bias_distance. With bias_bidirectional the second half of the table is for
+ * position) - (query position), as in T5. Half of the buckets hold one distance each; the others grow
+ * logarithmically up to bias_distance. With bias_bidirectional the second half of the table is for
  * cells after the query; otherwise these use bucket 0. At most 128 buckets. */
 typedef struct tn_attention_sources {
     tn_tensor *q, *k, *v;
@@ -660,8 +661,8 @@ TN_API tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const
 /* An indexer: the entries for `selected` with the highest scores. q f32[size, heads, tokens], keys f32[size, cells],
  * q_pos and pages as above, weights f32[heads, tokens] or NULL. With weights the score of a cell is Σ_h weights[h] ·
  * max(0, q_h · key), and the result i32[k, tokens]; without, every head selects by q_h · key: i32[k, tokens, heads].
- * An entry has the highest score of its visible cells. Of equal scores the lower entry is selected, NaN last. Lists
- * are in ascending order and end with -1 where a query sees fewer than k entries. */
+ * An entry has the highest score of its visible cells. Among equal scores the lowest entry is selected, NaN last.
+ * Lists are in ascending order and padded with -1 if a query sees fewer than k entries. */
 TN_API tn_tensor *tn_select_positions(tn_arena *a, tn_tensor *q, tn_tensor *keys, tn_tensor *q_pos, tn_tensor *pages,
                                       tn_tensor *weights, const tn_select_params *p);
 enum { TN_SELECT_Q, TN_SELECT_KEYS, TN_SELECT_Q_POS, TN_SELECT_PAGES, TN_SELECT_WEIGHTS };

@@ -19,13 +19,14 @@ extern "C" {
 
 /* ---- Gradients ---- */
 
-/* A parameter: a leaf that is learned, tn_param(a, TN_F32, 64, 10). Its memory is the caller's, or the trainer's. */
+/* A parameter: a leaf that is learned, tn_param(a, TN_F32, 64, 10). Its memory belongs to the caller or to the
+ * trainer. */
 #ifndef __cplusplus
 #define tn_param(arena, type, ...) tn_mark(tn_tensor_nd(arena, type, __VA_ARGS__), TN_FLAG_PARAM)
 #endif
 
-/* Whether this op passes gradients on. An op that is a step function (argmax, sgn, …) or reads integers passes none,
- * which is no error. An op whose gradient is not implemented (transposed convolutions, set_rows) makes
+/* Whether this op has a gradient. Step functions (argmax, sgn, …) and ops on integers have a zero gradient, which is
+ * not an error. An op whose gradient is not implemented (transposed convolutions, set_rows) makes
  * tn_graph_backward fail. */
 TN_API bool tn_op_has_gradient(tn_op op);
 
@@ -36,7 +37,7 @@ enum { TN_BACKWARD_TENSORS = 48 };
  * tensor flagged TN_FLAG_PARAM that it depends on, and to all tensors in between. The planner keeps forward results
  * until the gradients that read them are computed. TN_E_UNSUPPORTED names an op without a gradient; TN_E_FULL: graph
  * or arena are too small; TN_E_INVALID: the loss is not a single value or depends on no parameter. On failure the
- * graph is as it was. */
+ * graph is unchanged. */
 TN_API tn_status tn_graph_backward(tn_arena *arena, tn_graph *graph, tn_tensor *loss) TN_MUST_CHECK;
 /* After tn_graph_backward: the gradient of the loss with respect to a tensor of the graph, f32, contiguous, with the
  * tensor's shape. NULL: there is none. To read it after a run, flag it TN_FLAG_OUTPUT before planning. */
@@ -62,8 +63,8 @@ typedef struct tn_trainer_params {
     const char *devices[16]; /* in order of preference; "cpu" is added at the end when missing */
     int n_threads;           /* 0: one per core */
     /* Max bytes on the first device: state, graphs and scratch; inputs, too, if it is the host. Where the graphs need
-     * more, results of the forward pass are computed again in the backward pass (recompute.h), with the same bits. 0:
-     * no limit. */
+     * more, results of the forward pass are recomputed in the backward pass (recompute.h), with the same bits. 0: no
+     * limit. */
     size_t budget;
 } tn_trainer_params;
 /* AdamW, rate 0.001, betas 0.9 and 0.999, eps 1e-8, decay 0.01, clip 1, one step per update, the CPU. */
@@ -72,7 +73,7 @@ TN_API tn_trainer_params tn_trainer_params_default(void);
 /* Builds the gradients of `loss`, plans forward, backward and update, and takes all memory: that of the graphs, and
  * for every parameter its accumulated gradient, its moments, and the parameter itself where it has no memory yet. The
  * arena of `loss` has no_alloc and must outlive the trainer. A trainer belongs to one thread at a time. TN_E_TOO_BIG:
- * the budget cannot be met; the message says what can. */
+ * the budget cannot be met; the message has the smallest one that can. */
 TN_API tn_status tn_trainer_new(tn_tensor *loss, const tn_trainer_params *params, tn_trainer **trainer) TN_MUST_CHECK;
 TN_API void tn_trainer_free(tn_trainer *trainer);
 /* After the inputs are set: computes loss and gradients; every `accumulate`-th call updates the parameters. `loss`
@@ -90,8 +91,8 @@ typedef struct tn_trainer_memory {
     size_t n_params;         /* learned values */
     size_t state;            /* bytes of parameters, accumulators and moments that the trainer took */
     size_t compute, scratch; /* bytes of the graphs, all devices */
-    /* Because of the budget: bytes that `compute` is lower, nodes of a step that are computed again, and by how much
-     * that makes a step longer, as predicted: 0.1 is 10%. */
+    /* Effect of the budget: bytes saved in `compute`, nodes of a step that are recomputed, and the predicted
+     * increase of a step's time (0.1 is 10%). */
     size_t saved, n_recomputed;
     double added_time;
 } tn_trainer_memory;

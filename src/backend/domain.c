@@ -1,4 +1,4 @@
-/* Memory domains: devices that draw from one memory, and what each of them may take. */
+/* Memory domains: devices that share one memory, and what each of them may take. */
 #include "backend/registry.h"
 #include "base/checked.h"
 

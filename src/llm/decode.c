@@ -47,7 +47,7 @@ static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted
     *n_wanted = 0;
     for (int32_t i = 0; b->parents && i < b->n_tokens; i++)
         if (b->parents[i] < -1 || b->parents[i] >= i)
-            return tn_fail(TN_E_INVALID, "token %d has parent %d, which is no earlier token", i, b->parents[i]);
+            return tn_fail(TN_E_INVALID, "token %d has parent %d, which is not an earlier token", i, b->parents[i]);
     for (int32_t i = 0; i < b->n_tokens; i++) {
         TN_TRY(stage_batch_token(s, b, i));
         s->staging.wanted[i] = tn__wants_row(s, b, i);
@@ -76,7 +76,7 @@ static tn_status take_lists(tn_session *s, const tn_batch *b, const micro_batch 
                        m->steps);
 }
 
-/* Where pages run out, kept prefixes are given up, then partly filled pages are gathered. */
+/* When pages run out, kept prefixes are evicted, then partly filled pages are compacted. */
 static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch *m) {
     const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
     tn_status status;
@@ -181,13 +181,13 @@ static tn_status check_whole_sequences(const tn_session *s, int32_t n_tokens) {
             bool torn = false;
             for (int32_t k = 0; k < i - 1 && seqs[i] != seqs[i - 1]; k++) torn = torn || seqs[k] == seqs[i];
             if (torn)
-                return tn_fail(TN_E_INVALID, "the tokens of sequence %d do not stand together in the batch", seqs[i]);
+                return tn_fail(TN_E_INVALID, "the tokens of sequence %d are not contiguous in the batch", seqs[i]);
         }
     }
     return TN_OK;
 }
 
-/* Whether positions ascend within every sequence: then no token sees a later one whose cell is taken already. */
+/* Whether positions ascend within every sequence: then no token sees a later one whose cell is already allocated. */
 static bool positions_ascend(const tn_session *s, int32_t n_tokens) {
     const tn__staging *g = &s->staging;
     for (int32_t i = 1; i < n_tokens; i++)
@@ -199,7 +199,7 @@ static bool positions_ascend(const tn_session *s, int32_t n_tokens) {
     return true;
 }
 
-/* Several micro-batches in flight. Devices at work read the page tables, so all cells are taken first. */
+/* Several micro-batches in flight. Devices in flight read the page tables, so all cells are allocated first. */
 static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
     const int32_t step = s->plan->params.n_ubatch;
     micro_batch m = {0};
@@ -244,7 +244,7 @@ static tn_status run_batch(tn_session *s, const tn_batch *b) {
     return tn__check_finite(s, s->embeddings.rows, (size_t)s->results.n * (size_t)s->embeddings.size);
 }
 
-/* After a failure: removes the batch's tokens from the cache, so that no part of a batch stays. */
+/* After a failure: removes all tokens of the batch from the cache. */
 static void remove_batch(tn_session *s, int32_t n_tokens) {
     const int32_t *seqs = s->staging.seqs, *positions = s->staging.positions;
     s->results.n = 0;
@@ -260,12 +260,12 @@ static void remove_batch(tn_session *s, int32_t n_tokens) {
     }
 }
 
-/* A batch of which every row gives logits, of this many rows at most, is a step of generation. */
+/* A batch of at most this many rows, all with logits, counts as a step of generation. */
 static bool is_step(const tn_session *s, int32_t n_tokens, int32_t n_wanted) {
     return n_wanted == n_tokens && n_tokens < TN__STEP_ROWS && !s->plan->params.embeddings;
 }
 
-/* Guesses count as generated once they are accepted (tn__count_accepted). */
+/* Guessed tokens count as generated once they are accepted (tn__count_accepted). */
 static void count_tokens(tn_session *s, const tn_batch *b, int32_t n_wanted, uint64_t ns) {
     int32_t n_guessed = 0;
     for (int32_t i = 0; b->guesses && i < b->n_tokens; i++) n_guessed += b->guesses[i];

@@ -6,19 +6,20 @@
 
 #include <string.h>
 
-/* A sequence that tn_session_prompt has begun. */
+/* A sequence started by tn_session_prompt. */
 typedef struct tn__sequence {
     tn_generator *generator;
     /* Logits after the last token. A copy: the decode of another sequence replaces the session's rows. */
     float *logits;
     bool pending; /* the generator's token is not decoded yet: its decode failed */
-    /* With a speculator. Rows of logits after the token and after each guess; those up to `n_right` are sampled. */
+    /* With a speculator: rows of logits after the token and after each guess. Rows up to `n_right` have been sampled.
+     */
     struct guessing {
         float *rows;                   /* [1 + n_guess][n_vocab] */
         tn_token *tokens;              /* of the sequence; room for the context */
         int32_t n_tokens, n_right, at; /* at: the last right token of the guess, -1: none */
         tn_guess guess;
-        bool open; /* guesses of the last decode are not checked yet */
+        bool open; /* guesses of the last decode are not verified yet */
     } * guessing;
 } tn__sequence;
 
@@ -86,7 +87,7 @@ static tn_status begin_guessing(const tn_session *s, struct guessing **out) {
     return TN_OK;
 }
 
-/* What the sequence holds before the prompt is known only if all of it came this way. */
+/* The earlier tokens of the sequence are known only if all of them were added by this file. */
 static tn_status note_prompt(tn_session *s, int32_t seq, tn__sequence *sequence, const tn_token *tokens, int32_t n) {
     if (!sequence->guessing) TN_TRY(begin_guessing(s, &sequence->guessing));
     struct guessing *g = sequence->guessing;
@@ -110,7 +111,8 @@ void tn_session_set_speculator(tn_session *s, tn_speculator *speculator) {
     s->speculator = speculator;
 }
 
-/* Ends the check of the last guesses. `keeps`: the next token is sampled later, from the row after the last one. */
+/* Ends the verification of the last guesses. `keeps`: the next token is sampled later, from the row after the last
+ * one. */
 static tn_status end_check(tn_session *s, int32_t seq, tn__sequence *sequence, bool keeps) {
     struct guessing *g = sequence->guessing;
     const size_t vocab = (size_t)s->plan->model->h.n_vocab;
@@ -138,7 +140,7 @@ void tn__guessing_shift(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     tn_speculator_forget(s->speculator, seq);
 }
 
-/* Decodes the token and a guess of what follows it. */
+/* Decodes the token and the guess that follows it. */
 static tn_status decode_guess(tn_session *s, int32_t seq, tn_sampler *sampler, struct guessing *g, tn_token token) {
     const int32_t held = g->n_tokens, left = s->plan->params.n_ctx - 2 - held;
     tn_token tokens[1 + TN_GUESS_MOST];
@@ -167,7 +169,7 @@ static tn_status decode_guess(tn_session *s, int32_t seq, tn_sampler *sampler, s
                       .guesses = guesses,
                       .parents = g->guess.tree ? parents : NULL};
     tn_status status = tn_session_decode(s, &batch);
-    if (status == TN_E_FULL && n > 1) { /* there is no room for the guess */
+    if (status == TN_E_FULL && n > 1) { /* the guess does not fit */
         batch.n_tokens = n = 1;
         batch.parents = NULL;
         g->guess.n = 0;
@@ -184,7 +186,7 @@ static tn_status decode_guess(tn_session *s, int32_t seq, tn_sampler *sampler, s
     return TN_OK;
 }
 
-/* Whether the tokens that the sequence holds are known, and there is room for one more. Not after a context shift. */
+/* Whether the tokens of the sequence are known, and one more fits. False after a context shift. */
 static bool knows_tokens(const tn_session *s, int32_t seq, const struct guessing *g) {
     if (!g || g->n_tokens < 1 || g->n_tokens >= s->plan->params.n_ctx) return false;
     int32_t line = 0; /* of a guess that is open, in the sequence's own list */
@@ -192,7 +194,7 @@ static bool knows_tokens(const tn_session *s, int32_t seq, const struct guessing
     return tn_session_seq_last(s, seq) + 1 == g->n_tokens + (g->open ? line - g->n_right : 0);
 }
 
-/* Samples from the row after the last token; decodes only where that was not guessed. */
+/* Samples from the row after the last token; decodes the token first unless it was guessed. */
 static tn_status next_guessed(tn_session *s, int32_t seq, tn__sequence *sequence, tn_sampler *sampler,
                               tn_token *token) {
     struct guessing *g = sequence->guessing;

@@ -26,7 +26,7 @@ struct tn_generator {
     size_t n_held;
 };
 
-/* Room for the text of an ordinary token; longer ones make the buffer grow. */
+/* Bytes for the text of an ordinary token; longer ones make the buffer grow. */
 enum { GENERATOR_PIECE = 256 };
 
 static tn_status copy_stops(tn_generator *g, const tn_generator_params *p) {
@@ -161,7 +161,7 @@ const char *tn_generator_finish(tn_generator *g, size_t *length) {
             g->text = rest;
             g->length = n;
         } else if (join_held(g, rest, n) != TN_OK) {
-            /* Only a cut character can be lost: the held text alone always has room. */
+            /* Only an incomplete character can be lost: the held text always fits. */
             (void)join_held(g, "", 0);
         }
         g->ended = true;

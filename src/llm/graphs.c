@@ -1,4 +1,4 @@
-/* The graphs of a session: found by shape or built, remembered, scheduled. */
+/* The graphs of a session: looked up by shape or built, cached, scheduled. */
 #include "llm/graphs.h"
 
 #include "base/checked.h"
@@ -44,7 +44,7 @@ static tn_status build_shape(const tn_session_plan *p, tn__shape shape, tn__grap
     return tn__moves_cells(shape) ? tn__build_move(p, shape, set) : tn__build_graph(p, shape, set);
 }
 
-/* Builds a graph twice: its exact size is known only once it exists, and a remembered graph should take no more. */
+/* Builds a graph twice: its exact size is known only once it exists, and a cached graph should take no more. */
 static tn_status build_exactly(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     TN_TRY(build_shape(p, shape, set));
     if (!set->graph) return TN_OK;
@@ -90,7 +90,7 @@ void tn__graph_bind_results(const tn__kv *kv, tn__graph_set *set) {
     }
 }
 
-/* Before the cache has memory: the results live where that will be. */
+/* Before the cache has memory: declares that the results will be in the cache's memory. */
 static tn_status declare_results(tn_session_plan *p, const tn__graph_set *set) {
     tn_tensor *list[RESULTS_MOST];
     int64_t words[RESULTS_MOST];
@@ -168,8 +168,8 @@ int32_t tn__round_tokens(int32_t n, int32_t limit) {
     return rounded < limit ? (int32_t)rounded : limit;
 }
 
-/* One row, or a power of two from 64 on: a row of logits costs little beside the layers, and every further graph
- * costs memory. */
+/* One row, or a power of two from 64 on: a row of logits is cheap compared with the layers, and every further
+ * graph costs memory. */
 int32_t tn__round_outputs(int32_t n, int32_t limit) {
     int64_t rounded = n <= 1 ? 1 : 64;
     while (rounded < n) rounded *= 2;

@@ -1,4 +1,4 @@
-/* The graphs of a session: built on demand by shape, remembered. */
+/* The graphs of a session: built on demand by shape, and cached. */
 #ifndef TN_LLM_GRAPHS_H
 #define TN_LLM_GRAPHS_H
 
@@ -16,15 +16,16 @@ typedef struct tn__graph_set {
     tn_graph *graph;
     tn__graph_inputs inputs;
     tn_tensor *result;
-    tn_tensor *sums;   /* graphs whose logits stay: sums of the rows, which are finite if the logits are */
-    tn_tensor *states; /* with params.states: hidden states of all tokens */
+    tn_tensor
+        *sums; /* for graphs whose logits stay on the device: sums of the rows, which are finite if the logits are */
+    tn_tensor *states;                   /* with params.states: hidden states of all tokens */
     tn_tensor *largest, *largest_logits; /* candidates: tokens and logits, [n_candidates] per row */
     uint64_t last_used;
     size_t n_tensors, capacity; /* of arena and graph, where they are known; 0: at most */
 } tn__graph_set;
 
-/* Graphs, with their schedules, that a session remembers beside the reported ones: enough for every batch size of
- * concurrent sequences. Making one again takes about a millisecond; keeping one takes half a megabyte for a
+/* Graphs, with their schedules, that a session caches in addition to the pinned ones: enough for every batch size
+ * of concurrent sequences. Rebuilding one takes about a millisecond; keeping one takes half a megabyte for a
  * dozen layers. */
 enum { TN__GRAPHS_KEPT = 48 };
 
@@ -43,9 +44,9 @@ typedef struct tn__graphs {
 
 void tn__graphs_clear(tn__graphs *graphs); /* frees every graph */
 void tn__graphs_free(tn__graphs *graphs);
-/* The graph of a shape: remembered, or built and remembered. Valid until a graph of another shape is requested. */
+/* The graph of a shape, from the cache or built and cached. Valid until a graph of another shape is requested. */
 tn_status tn__graph_for(struct tn_session_plan *plan, tn__shape shape, tn__graph_set **set);
-/* A graph that is not remembered. `*set` is NULL where nothing has to be done. */
+/* A graph that is not cached. `*set` is NULL if nothing has to be done. */
 tn_status tn__graph_new(struct tn_session_plan *plan, tn__shape shape, tn__graph_set **set);
 void tn__graph_free(struct tn_session_plan *plan, tn__graph_set *set);
 /* Whether several runs of a graph of this shape may be in flight, where its devices can do that. */
@@ -65,7 +66,7 @@ int32_t tn__round_outputs(int32_t n, int32_t limit);
 enum { TN__MIN_FFN_CHUNK = 32 }; /* of params.ffn_chunk: bounds the number of nodes */
 
 tn_status tn__build_graph(const struct tn_session_plan *plan, tn__shape shape, tn__graph_set *set);
-/* A graph that moves cells. A group in which nothing has to be done gets no graph. */
+/* A graph that moves cells; none for a group without cells to move. */
 tn_status tn__build_move(const struct tn_session_plan *plan, tn__shape shape, tn__graph_set *set);
 /* RoPE factors that all layers share, or NULL. */
 tn_tensor *tn__rope_factors(const struct tn_session_plan *plan);

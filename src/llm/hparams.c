@@ -49,7 +49,7 @@ static tn_status read_layers(const tn_gguf *file, const tn__arch *arch, tn__hpar
         l->n_head_kv =
             (int32_t)tn_gguf_get_u32_at(file, KEY("attention.head_count_kv"), (uint64_t)i, (uint32_t)l->n_head);
         l->n_ff = (int32_t)tn_gguf_get_u32_at(file, KEY("feed_forward_length"), (uint64_t)i, 0);
-        /* In a hybrid model a layer without heads does not attend. */
+        /* In a hybrid model a layer without heads has no attention. */
         const bool attends = !tn__arch_has(arch, TN_ARCH_HYBRID) || (l->n_head > 0 && l->n_head_kv > 0);
         if (!attends) l->n_head_kv = 0;
         if (attends && (l->n_head <= 0 || l->n_head > 65536 || l->n_head_kv <= 0 || l->n_head % l->n_head_kv))
@@ -98,7 +98,7 @@ static tn_status read_expert_groups(const tn_gguf *file, tn__hparams *h) {
     if (h->n_expert_groups > 1 &&
         (h->n_expert % h->n_expert_groups || h->n_groups_used <= 0 || h->n_groups_used > h->n_expert_groups ||
          h->n_expert_used > h->n_expert / h->n_expert_groups * h->n_groups_used))
-        return tn_fail(TN_E_FORMAT, "%s: %d of %d experts in %d of %d groups are not possible", tn_gguf_path(file),
+        return tn_fail(TN_E_FORMAT, "%s: cannot choose %d of %d experts from %d of %d groups", tn_gguf_path(file),
                        h->n_expert_used, h->n_expert, h->n_groups_used, h->n_expert_groups);
     return TN_OK;
 }
@@ -108,8 +108,8 @@ static tn_status read_experts(const tn_gguf *file, const tn__arch *arch, tn__hpa
     h->n_expert_used = get_int(file, "expert_used_count", 0);
     if (h->n_expert == 0) return TN_OK;
     if (h->n_expert < 0 || h->n_expert > 65536 || h->n_expert_used <= 0 || h->n_expert_used > h->n_expert)
-        return tn_fail(TN_E_FORMAT, "%s: %d of %d experts are used", tn_gguf_path(file), h->n_expert_used,
-                       h->n_expert);
+        return tn_fail(TN_E_FORMAT, "%s: %d of %d experts are used; it must be at least 1 and at most all",
+                       tn_gguf_path(file), h->n_expert_used, h->n_expert);
     h->n_ff_expert = get_int(file, "expert_feed_forward_length", 0);
     if (h->n_ff_expert <= 0) h->n_ff_expert = h->layers[0].n_ff;
     h->n_ff_shared = get_int(file, "expert_shared_feed_forward_length", 0);
@@ -119,7 +119,7 @@ static tn_status read_experts(const tn_gguf *file, const tn__arch *arch, tn__hpa
     const int32_t gating = get_int(file, "expert_gating_func", 0);
     h->gating = arch->gating ? arch->gating : TN__GATING_SOFTMAX;
     if (gating >= TN__GATING_SOFTMAX && gating <= TN__GATING_SOFTMAX_OF_CHOSEN) h->gating = (tn__gating)gating;
-    /* Some programs write that weights are not normalised for families that normalise them in any case. */
+    /* Some converters write that weights are not normalised for families that always normalise them. */
     h->norm_expert_weights = arch->info.experts_sum_to_one
                                  ? !tn_gguf_get_bool(file, KEY("expert_weights_raw"), false)
                                  : tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
@@ -150,7 +150,7 @@ static void read_windows(const tn_gguf *file, const tn__arch *arch, tn__hparams 
     }
 }
 
-/* A layer that predicts further tokens is like the last ordinary one that attends. It may do without experts. */
+/* A multi-token prediction layer is like the last ordinary layer with attention. It need not have experts. */
 static void describe_nextn_layers(const tn_gguf *file, tn__hparams *h) {
     const uint32_t latent = TN__MIXES_LATENT | TN__MIXES_EXPANDED_LATENT;
     int32_t like = h->n_layer - 1;
@@ -173,7 +173,7 @@ static void describe_nextn_layers(const tn_gguf *file, tn__hparams *h) {
 tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
     memset(h, 0, sizeof *h);
     TN_TRY(need_positive(file, "block_count", 65536, &h->n_layer));
-    /* Every layer has tensors, so a file with few cannot claim many layers. */
+    /* Every layer has tensors, so the number of layers is limited by the number of tensors. */
     if (tn_gguf_tensor_count(file) && (uint64_t)h->n_layer > tn_gguf_tensor_count(file))
         return tn_fail(TN_E_FORMAT, "%s: %s is %d, but the file has only %llu tensors", tn_gguf_path(file),
                        KEY("block_count"), h->n_layer, (unsigned long long)tn_gguf_tensor_count(file));
@@ -197,7 +197,7 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
                        "%s: the size of the vocabulary is unknown: no tokens, no vocab_size, no token_embd.weight",
                        tn_gguf_path(file));
 
-    int32_t n_head = 1; /* of the first layer that attends */
+    int32_t n_head = 1; /* of the first layer with attention */
     for (int32_t i = 0; i < h->n_layer && n_head == 1; i++)
         if (h->layers[i].n_head > 0) n_head = h->layers[i].n_head;
     if (h->n_embd % n_head && !tn_gguf_find(file, KEY("attention.key_length")))

@@ -16,7 +16,7 @@ static bool has_tokens(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->shape.kind != TN__GRAPH_NEXT;
 }
 static bool has_positions(const input_context *c) { return !tn__moves_cells(c->shape); }
-/* Only pairs of texts have tokens of another type. */
+/* Only pairs of texts have tokens of type 1. */
 static bool has_token_types(const input_context *c) {
     return c->shape.kind == TN__GRAPH_RANK && c->h->n_token_types > 1 && c->h->separator >= 0;
 }

@@ -1,4 +1,4 @@
-/* What graphs are given before every run: one table says which tensors these are and what they hold. */
+/* The inputs of graphs, set before every run: one table lists their tensors and values. */
 #ifndef TN_LLM_INPUTS_H
 #define TN_LLM_INPUTS_H
 
@@ -36,8 +36,9 @@ _Static_assert(TN__CACHE_FULL == 0 && TN__CACHE_WINDOW == 1, "rows.N belongs to 
 typedef enum tn__graph_kind {
     TN__GRAPH_LOGITS,     /* tokens → logits of the output rows */
     TN__GRAPH_ARGMAX,     /* tokens → argmax of the output rows */
-    TN__GRAPH_CANDIDATES, /* tokens → logits of the output rows, which stay there, and the largest of each row */
-    TN__GRAPH_NEXT,       /* the argmax that the graph before left on the device → the argmax after it */
+    TN__GRAPH_CANDIDATES, /* tokens → logits of the output rows, which stay on the device, and the largest of each row
+                           */
+    TN__GRAPH_NEXT,       /* the argmax that the previous graph left on the device → the next argmax */
     TN__GRAPH_HIDDEN,     /* tokens → normalised hidden states of the output rows */
     TN__GRAPH_RANK,       /* tokens → the classifier's scores of the output rows */
     TN__GRAPH_PASS,       /* tokens → nothing: a micro-batch without output rows, on ranks with whole layers */
@@ -75,7 +76,7 @@ typedef struct tn__micro_batch {
     const tn__hparams *h;
     const tn_token *tokens;
     const int32_t *positions, *seqs;
-    const int32_t *lists;                  /* the tokens' page tables, where they are not those of `seqs` */
+    const int32_t *lists;                  /* the tokens' page tables, if they are not those of `seqs` */
     const int32_t *rows[TN__CACHE_GROUPS]; /* the tokens' cells */
     const tn__step *steps;                 /* of recurrent layers */
     const float *states;                   /* hidden states that come with the tokens of a head */

@@ -26,8 +26,8 @@ tn_buffer_type *tn__weight_memory(const tn__load *l, const tn__weight *w) {
     return plain;
 }
 
-/* Whether the device of this weight computes on the file's pages: in plain host memory, or in unified memory. There
- * the data must have the alignment that GGUF files have by default, for wide loads. */
+/* Whether the device of this weight computes on the mapped file: in plain host memory, or in unified memory.
+ * Unified memory requires GGUF's default alignment, for wide loads. */
 static bool reads_the_map(tn_buffer_type *type, const void *data) {
     tn_device *device = tn_buffer_type_device(type);
     const tn_device_caps caps = tn_device_get_caps(device);
@@ -37,7 +37,7 @@ static bool reads_the_map(tn_buffer_type *type, const void *data) {
 static bool can_map(const tn__load *l, const tn__weight *w) {
     return w->data && reads_the_map(tn__weight_memory(l, w), w->data);
 }
-/* Of a file that was opened without its data, which a session would map. */
+/* For a file that was opened without its data; a session would map it. */
 static bool would_map(const tn_model *m, const tn__weight *w, tn_buffer_type *type) {
     return !tn_gguf_has_data(m->file) && !m->share.receives && reads_the_map(type, NULL) &&
            tn__slice_start(w->info, &w->slice, w->tensor) != SIZE_MAX;
@@ -128,7 +128,8 @@ static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     return read_weight_part(source->model, source->weight, offset, to, size);
 }
 
-/* Reads bound weights in portions and reports progress after each: large portions, but several for every model. */
+/* Reads bound weights in portions and reports progress after each. Portions are large, but every model has several.
+ */
 static tn_status read_weights(const tn__load *l, const tn_tensor_source *sources, size_t n, size_t *done,
                               size_t total) {
     const size_t portion = TN__MAX(total / 32, TN__MIN(total / 4 + 1, (size_t)64 << 20));
@@ -144,7 +145,7 @@ static tn_status read_weights(const tn__load *l, const tn_tensor_source *sources
 }
 
 /* Weights that must be copied to one type of memory, in as few buffers as the largest allocation allows. `sources`
- * and `files` have room for all weights of the model. */
+ * and `files` have one entry per weight of the model. */
 static tn_status upload_weights(tn_model *m, const tn__load *l, tn_buffer_type *type, tn_tensor_source *sources,
                                 weight_source *files, size_t *done, size_t total) {
     size_t align = tn_buffer_type_alignment(type), max = tn_buffer_type_max_size(type);

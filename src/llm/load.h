@@ -13,7 +13,7 @@ typedef struct tn__load {
     const void *user;
     bool (*progress)(void *user, size_t done, size_t total);
     void *progress_user;
-    tn_abort_fn abort; /* asked between pieces, from any thread; may be NULL */
+    tn_abort_fn abort; /* called between pieces, from any thread; may be NULL */
     void *abort_user;
 } tn__load;
 

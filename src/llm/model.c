@@ -20,9 +20,9 @@ static uint64_t identity_of(const tn_model *m) {
     return h;
 }
 
-/* The first layer that predicts further tokens becomes the only one. */
+/* The first multi-token prediction layer becomes the only layer. */
 static tn_status make_head(const char *path, tn__hparams *h) {
-    if (h->n_nextn < 1) return tn_fail(TN_E_UNSUPPORTED, "%s has no layers that predict further tokens", path);
+    if (h->n_nextn < 1) return tn_fail(TN_E_UNSUPPORTED, "%s has no multi-token prediction layers", path);
     h->head_layer = h->n_layer;
     h->layers[0] = h->layers[h->n_layer];
     h->n_layer = h->n_stored_layers = 1;
@@ -60,8 +60,9 @@ static tn_status open_model(const char *path, tn_model *m) {
     m->division.rank = m->params.net ? tn_net_rank(m->params.net) : m->params.rank;
     m->division.n_ranks = m->params.net ? tn_net_size(m->params.net) : m->params.n_ranks;
     if (m->division.n_ranks > 1 && (m->params.nextn || m->params.head))
-        return tn_fail(TN_E_UNSUPPORTED,
-                       "several ranks do not predict further tokens: leave `nextn` out, or use one rank");
+        return tn_fail(
+            TN_E_UNSUPPORTED,
+            "multi-token prediction is not supported with several ranks: leave `nextn` out, or use one rank");
     TN_TRY(tn__weights_find(m));
     m->identity = identity_of(m);
     return TN_OK;

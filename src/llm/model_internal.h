@@ -43,7 +43,7 @@ typedef struct tn__layer_hparams {
     /* Latent attention: elements of the row that keys and values are made from; elements of a head of them. */
     int32_t kv_rank, latent_k, latent_v;
     bool moe; /* a mixture of experts instead of a dense feed-forward part */
-    /* What mixes tokens in this layer; NULL: attention (parts/attention.c). */
+    /* The token mixer of this layer; NULL: attention (parts/attention.c). */
     const struct tn__mixer *mixer;
     int32_t window; /* positions that attention sees; 0: all */
     tn__indexer indexer;
@@ -59,9 +59,9 @@ typedef struct tn__layer_hparams {
 
 typedef struct tn__hparams {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer;
-    int32_t n_stored_layers; /* layers with tensors of their own, which the others use again in the same order */
-    /* Layers in the file after those, which predict further tokens. Ordinary graphs do not use them; their entries
-     * in `layers` and in the weights follow those of the ordinary layers. */
+    int32_t n_stored_layers; /* layers with their own tensors, which the others reuse in the same order */
+    /* Multi-token prediction layers, stored after the ordinary ones. Ordinary graphs do not use them; their
+     * entries in `layers` and in the weights follow those of the ordinary layers. */
     int32_t n_nextn;
     int32_t head_layer; /* of a head (tn_model_params.head): the layer of the file that is layer 0 here; 0: no head */
     int32_t head_k, head_v, n_rot; /* of layers that do not say otherwise */
@@ -125,7 +125,7 @@ typedef struct tn__hparams {
     tn_pooling pooling;
 } tn__hparams;
 
-/* What mixes the tokens of a layer, where that is not attention alone. */
+/* The token mixer of a layer, if that is not plain attention. */
 struct tn__builder;
 struct tn__layer_memory;
 enum {
@@ -182,7 +182,7 @@ typedef enum tn__residual {
     TN__RESIDUAL_POST_NORM      /* SERIAL, with norms after the sums instead of before each part (bert) */
 } tn__residual;
 
-/* A row of the architecture table: the public part, and what only the builder of graphs (build/graph.c) needs. */
+/* A row of the architecture table: the public part, and switches for the graph builder (build/graph.c). */
 typedef struct tn__arch {
     tn_arch info;
     const char *layer_prefix; /* before "blk.N." in the names of tensors; NULL: nothing */
@@ -199,7 +199,7 @@ typedef struct tn__arch {
     bool keys_as_values;     /* a layer without attn_v has values made by attn_k */
     bool tiled_heads;        /* of linear attention: value head h reads key head h % (heads of keys) */
     bool ffn_scales;         /* scales of feed-forward matrices are applied where a file has them */
-    tn__gating gating;       /* of files that do not say; 0: softmax */
+    tn__gating gating;       /* default if the file has none; 0: softmax */
     bool router_reads_layer; /* the router reads the state before the layer instead of the experts' input */
     bool weights_before;     /* the weights of experts multiply their input instead of their output */
     /* A layer without experts and without the matrices of a dense part applies SiLU alone, as other programs do. */
@@ -210,15 +210,15 @@ typedef struct tn__arch {
     const char *unused;
     /* Reads the keys that only this family has, after the common ones; may be NULL. */
     tn_status (*read)(const tn_gguf *file, tn__hparams *h);
-    /* Builds a layer, where it is not what the shared builder (build/graph.c) makes of the switches above; NULL: that
-     * does. From the state before the layer to the state after it. */
+    /* Builds a layer, from its input state to its output state; NULL: the shared builder (build/graph.c) does, from
+     * the switches above. */
     tn_tensor *(*layer)(struct tn__builder *b, int32_t il, tn_tensor *x);
     bool layers_add_embedding; /* `layer` reads the embedding, too: ranks cannot have whole layers */
     /* From the embedding to the state before the first layer, and from the state after the last layer to that before
      * the last norm; NULL: they are the same. */
     tn_tensor *(*begin)(struct tn__builder *b, tn_tensor *x);
     tn_tensor *(*end)(struct tn__builder *b, tn_tensor *x);
-    /* Moves tensors whose name means something else in this family; may be NULL. */
+    /* Reassigns tensors whose names have another meaning in this family; may be NULL. */
     void (*adjust)(const tn__hparams *h, tn__weights *w);
 } tn__arch;
 

@@ -1,9 +1,9 @@
 /* Queued steps: the device computes the next step of a greedy loop while the host still handles the last token.
  *
- * A loop that requests only the argmax of each step feeds it back unchanged, so the device can take its own result as
- * the next input, and the host's time between two steps is hidden. A queued step is invisible until it is requested:
- * its cell is taken only then. A step whose cell begins a new page is not queued. If another batch is requested next,
- * or the cache has changed, the step is discarded. */
+ * A loop that requests only the argmax of each step feeds it back unchanged, so the device can use its own result as
+ * the next input, which hides the host's time between two steps. A queued step is invisible until it is requested:
+ * its cell is allocated only then. A step whose cell begins a new page is not queued. If another batch is requested
+ * next, or the cache has changed, the step is discarded. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -15,8 +15,8 @@ static tn__shape next_shape(uint32_t adapters) { return (tn__shape){TN__GRAPH_NE
 bool tn__queued_step_possible(const tn_session_plan *p) {
     const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)p->kv.argmax_device));
     if (!caps.async || !caps.events || p->params.embeddings || !p->model->h.causal) return false;
-    if (p->params.states || p->model->h.head_layer) return false; /* states come and go with every step */
-    if (p->kv.groups[TN__CACHE_WINDOW].n_pages) return false;     /* taking a cell there frees others */
+    if (p->params.states || p->model->h.head_layer) return false; /* every step transfers hidden states */
+    if (p->kv.groups[TN__CACHE_WINDOW].n_pages) return false;     /* allocating a cell in a window may free others */
     if (p->model->division.n_ranks > 1) return false; /* the other ranks wait for rank 0 to ask for a step */
     if (p->kv.states.n_rows) return false;            /* the steps' rows change from token to token */
     for (int32_t i = 0; i < p->model->h.n_layer + 2; i++)
@@ -60,8 +60,8 @@ static void list_step_values(tn__queued_step *q, int buffer, void *values[TN__IN
     values[TN__INPUT_ADAPTER_SCALES] = q->buffers[buffer].scales;
 }
 
-/* Queues inputs, the graph and the copy of its result. Devices may read the inputs late: they stay in their
- * buffer until the step has run. */
+/* Queues inputs, the graph and the copy of its result. Devices may read the inputs late, so their buffer
+ * stays unchanged until the step has run. */
 static tn_status queue_step(tn_session *s, tn__graph_set *set, int buffer) {
     tn_session_plan *p = s->plan;
     tn__queued_step *q = &s->queued;
@@ -150,7 +150,7 @@ tn_status tn__queued_step_take(tn_session *s, int32_t step[2]) {
     q->queued = false;
     queue_next_step(s);
     TN_TRY(tn_event_synchronize(q->buffers[buffer].done));
-    if (q->buffers[buffer].step[0] < 0) { /* some devices report what failed only when all work is waited for */
+    if (q->buffers[buffer].step[0] < 0) { /* some devices report failures only when all work is waited for */
         TN_TRY(tn_sched_synchronize(s->plan->sched));
         return tn_fail(TN_E_DEVICE, "%s gave no result",
                        tn_device_name(tn__plan_device(s->plan, (size_t)s->plan->kv.argmax_device)));

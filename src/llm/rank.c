@@ -1,4 +1,4 @@
-/* Ranking: the tokens of a query with a document, and the relevance that the classifier's scores mean. */
+/* Ranking: the tokens of a query with a document, and their relevance from the classifier's scores. */
 #include "llm/session_internal.h"
 
 #include "base/text.h"
@@ -33,8 +33,8 @@ static tn_token control_token_at(const tn_tokenizer *t, const char *text, size_t
     return TN_TOKEN_NONE;
 }
 
-/* Text between control tokens of the template is encoded as a whole, as the model has seen it, but control tokens in
- * the query and the document are letters. */
+/* Text between control tokens of the template is encoded as a whole, as in training, but control tokens in the query
+ * and the document are encoded as plain text. */
 static tn_status encode_template(const tn_tokenizer *t, tn_gguf_str template, tn_gguf_str query, tn_gguf_str document,
                                  tn_tokens *out) {
     static const struct {

@@ -28,10 +28,11 @@ tn_buffer_type *tn__results_type(const tn_session_plan *p) {
     return tn_device_host_buffer_type(tn__plan_device(p, 0));
 }
 
-/* One block: logits, candidates and what is fetched of them, argmax, sums, steps, hidden states. */
+/* One block: logits, candidates and flags of fetched rows, argmax, sums, steps, hidden states. */
 tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
     const size_t rows = (size_t)p->params.n_outputs, k = (size_t)tn__plan_candidates(p);
-    if (pthread_mutex_init(&r->fetching, NULL) != 0) return tn_fail(TN_E_NOMEM, "no lock for the results");
+    if (pthread_mutex_init(&r->fetching, NULL) != 0)
+        return tn_fail(TN_E_NOMEM, "cannot create the mutex of the results");
     r->has_lock = true;
     TN_TRY(tn__results_bytes(p, &r->bytes));
     size_t count = r->bytes / sizeof *r->logits;
@@ -94,11 +95,10 @@ tn_status tn__check_finite(const tn_session *s, const float *x, size_t n) {
     else
         check_finite_part(&c, 0, 1);
     if (!c.not_finite) return TN_OK;
-    return tn_fail(
-        TN_E_NOT_FINITE,
-        "%s gives results that are NaN or infinite: its weights may be damaged; open it with check_weights "
-        "(--check-tensors) to find out",
-        tn_gguf_path(s->plan->model->file));
+    return tn_fail(TN_E_NOT_FINITE,
+                   "%s computed NaN or infinity: its weights may be damaged; open it with check_weights "
+                   "(--check-tensors) to find out",
+                   tn_gguf_path(s->plan->model->file));
 }
 
 /* ---- Taking results ---- */
@@ -221,7 +221,7 @@ tn_status tn__results_take(tn_session *s, const tn_batch *b, const tn__graph_set
     return tn__check_finite(s, to, (size_t)kept * row);
 }
 
-/* Fetches a row that waits on the device, once. */
+/* Fetches a row that is still on the device, once. */
 static float *fetch_row(tn_session *s, int32_t i) {
     tn__results *r = &s->results;
     const size_t n = (size_t)s->plan->model->h.n_vocab;
@@ -240,7 +240,7 @@ static float *fetch_row(tn_session *s, int32_t i) {
 void tn__results_keep(tn_session *s) {
     tn__results *r = &s->results;
     if (r->waiting) {
-        /* Rows that cannot be fetched are gone; the device's next run reports why. */
+        /* Rows that cannot be fetched are lost; the device's next run reports why. */
         for (int32_t i = 0; i < r->n; i++)
             if (!fetch_row(s, i)) r->n = i;
         r->waiting = NULL;

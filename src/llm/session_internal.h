@@ -1,4 +1,4 @@
-/* A session inside: the plan it was made from, and the parts that decoding adds. */
+/* The inside of a session: the plan it was made from, and the state of decoding. */
 #ifndef TN_LLM_SESSION_INTERNAL_H
 #define TN_LLM_SESSION_INTERNAL_H
 
@@ -59,12 +59,12 @@ typedef struct tn__results {
 
 tn_status tn__results_new(const tn_session_plan *plan, tn__results *results);
 void tn__results_free(tn__results *results);
-/* Waits for a micro-batch of n tokens that starts at `begin` of the batch, and takes `kept` rows of its results. */
+/* Waits for a micro-batch of n tokens that starts at `begin` of the batch, and fetches `kept` rows of its results. */
 tn_status tn__results_take(tn_session *session, const tn_batch *batch, const tn__graph_set *set, int32_t begin,
                            int32_t n, int32_t kept);
-/* Takes the argmax and the sum of a single step. */
+/* Fetches the argmax and the sum of a single step. */
 tn_status tn__results_take_step(tn_session *session, const int32_t step[2]);
-/* TN_E_NOT_FINITE if one of the numbers is NaN or infinite: sampling from them would give nonsense. */
+/* TN_E_NOT_FINITE if one of the numbers is NaN or infinite: sampling from them would be meaningless. */
 tn_status tn__check_finite(const tn_session *session, const float *x, size_t n);
 /* Moves results out of compute memory, before a graph other than a decode runs. */
 void tn__results_keep(tn_session *session);
@@ -90,8 +90,8 @@ void tn__embeddings_finish(tn_session *session);
 
 /* ---- Branches (memory/branches.c): of trees of guesses ---- */
 
-/* A branch is a list of runs: those of its ancestors' cells, which it shares, then its own. So attention of a branch
- * is that of a sequence, on every device. */
+/* A branch is a list of runs: those of its ancestors' cells, which it shares, then its own. Attention therefore
+ * handles a branch like a sequence, on every device. */
 typedef struct tn__branch {
     int32_t seq;    /* -1: free */
     int32_t number; /* among those of its sequence, from 1 */
@@ -103,12 +103,12 @@ typedef struct tn__branches {
 } tn__branches;
 
 tn_status tn__branches_new(const tn_session_plan *plan, tn__branches *branches);
-/* Gives back the branches of a sequence. */
+/* Frees the branches of a sequence. */
 void tn__branches_drop(tn_session *session, int32_t seq);
-/* Chooses the list of every token, and positions of those with parents. The branches' lists are made as cells are
- * taken. */
+/* Assigns every token to a list, and positions to tokens with parents. The branches' lists are made when cells
+ * are allocated. */
 tn_status tn__branches_stage(tn_session *session, const tn_batch *batch);
-/* Takes cells for a batch with parents. */
+/* Allocates cells for a batch with parents. */
 tn_status tn__branches_take_cells(tn_session *session, const tn_batch *batch);
 
 /* ---- Queued step (queued_step.c): the next step of a greedy loop, run before it is requested ---- */
@@ -134,23 +134,23 @@ tn_status tn__queued_step_new(tn_session *session);
 void tn__queued_step_free(tn_session *session);
 /* After decoding a single token with only its argmax requested: queues the next step if this is a greedy loop. */
 void tn__queued_step_continue(tn_session *session, tn_token token);
-/* Whether the queued step computes just this token. */
+/* Whether the queued step computes exactly this batch. */
 bool tn__queued_step_matches(const tn_session *session, tn_token token);
-/* Takes the queued step's argmax and sum, and queues the step after it. */
+/* Fetches the queued step's argmax and sum, and queues the step after it. */
 tn_status tn__queued_step_take(tn_session *session, int32_t step[2]);
 /* Discards the queued step, before anything else computes on or writes to the device. */
 void tn__queued_step_cancel(tn_session *session);
 
 /* ---- Prefixes (memory/prefixes.c): what ended sequences leave for later ones ---- */
 
-/* Under which key a sequence computes. Unknown: its cells are not taken or kept. */
+/* The prefix key of a sequence. Unknown: its cells are neither reused nor kept. */
 typedef struct tn__prefix_owner {
     uint64_t key;
     bool known;
 } tn__prefix_owner;
 
-/* When a kept prefix served a sequence itself, or was made. One that was made only because so many tokens had passed,
- * and has served none, is a spare one. */
+/* When a sequence last took the kept prefix, or when it was made. A periodic checkpoint that was never taken is a
+ * spare one. */
 typedef struct tn__checkpoint_use {
     uint64_t when;
     bool spare;
@@ -172,58 +172,58 @@ typedef struct tn__prefixes {
     int32_t n_pending;
     int32_t every;            /* tokens between checkpoints; 0: none */
     tn__prefix_owner *owners; /* per sequence */
-    tn__hash128 *prompt;      /* hashes of the tokens that are looked for */
+    tn__hash128 *prompt;      /* hashes of the tokens that are looked up */
     int32_t n_prompt;         /* room for them */
-    int32_t missed;           /* tokens of the last take that were there without their windows */
-    int32_t *tokens;          /* per cell */
-    tn__hash128 *hashes;      /* per cell: of key and tokens up to this one; 0: unknown */
-    int32_t in_use;           /* a list that makes no room now; -1: none */
-    tn__hash128 seed;         /* who sends prompts cannot know it, and so prepare two that have the same hash */
+    int32_t missed;      /* tokens of the last tn_session_prefix_take that were present except for their windows */
+    int32_t *tokens;     /* per cell */
+    tn__hash128 *hashes; /* per cell: of key and tokens up to this one; 0: unknown */
+    int32_t in_use;      /* a list that must not be evicted now; -1: none */
+    tn__hash128 seed;    /* secret salt, so that clients cannot construct two prompts with the same hash */
     uint64_t clock, asked, taken, evicted, hits, misses;
 } tn__prefixes;
 
 tn_status tn__prefixes_new(const tn_session_plan *plan, tn__hash128 seed, tn__prefixes *prefixes);
 void tn__prefixes_free(tn__prefixes *prefixes);
-/* Remembers the tokens of a micro-batch, whose cells are taken. */
+/* Records the tokens of a micro-batch whose cells are allocated. */
 void tn__prefixes_write(tn_session *session, int32_t n, const tn_token *tokens, const int32_t *positions,
                         const int32_t *seqs, const int32_t *parents, const int32_t *rows);
 /* A sequence became empty, or its cells come from a state. */
 void tn__prefixes_forget_owner(tn_session *session, int32_t seq);
-/* Before cells are copied from one sequence to another. A sequence of cells from several has no known tokens. */
+/* Call before cells are copied from one sequence to another: the tokens of the target become unknown. */
 void tn__prefixes_copy_owner(tn_session *session, int32_t source, int32_t target);
 /* After the contents of the staged n cells were moved; `changed`: their positions have changed. */
 void tn__prefixes_move(tn_session *session, int group, bool changed, int32_t n);
-/* Gives up the least recently used prefix, which moves to the tiers. False: there is none. */
+/* Evicts the least recently used prefix, which moves to the tiers. False: there is none. */
 bool tn__prefixes_evict(tn_session *session);
-/* Gives up all prefixes that the device has. */
+/* Drops all prefixes on the device. */
 void tn__prefixes_clear(tn_session *session);
 /* The hash of a list's tokens up to a position; 0 if it does not hold that position. */
 tn__hash128 tn__prefix_hash_at(const tn_session *session, int32_t list, int32_t position);
-/* Whether layers with a window or with recurrent state can continue after `n` tokens of the list: all that a query
- * there sees is held, and the state covers just these tokens. */
+/* Whether layers with a window or with recurrent state can continue after `n` tokens of the list: it holds the
+ * whole window of a query there, and its state covers exactly these tokens. */
 bool tn__prefix_continues(const tn_session *session, int32_t list, int32_t n);
-/* A list for a new prefix, with the sequence's first n tokens and no recurrent state; -1: there is no room. */
+/* A list for a new prefix, with the sequence's first n tokens and no recurrent state; -1: none is free. */
 int32_t tn__prefix_new(tn_session *session, int32_t seq, int32_t n);
-/* It was used now, and so were the prefixes that it begins with. */
+/* Marks a prefix as just used, and the prefixes that it begins with. */
 void tn__prefix_touch(tn_session *session, int32_t list);
-/* Gives up a kept prefix, without moving it to the tiers. */
+/* Drops a kept prefix, without moving it to the tiers. */
 void tn__prefix_remove(tn_session *session, int32_t list);
 
 /* ---- Checkpoints (memory/checkpoints.c): where layers with windows and recurrent state can continue ---- */
 
 /* Tokens between checkpoints; 0: none. */
 int32_t tn__checkpoint_interval(const tn_session_plan *plan);
-/* After a micro-batch that begins at `begin` of the batch has its cells: chooses the tokens after which there is a
- * checkpoint, and lets the steps write their states. */
+/* Call after the cells of the micro-batch that begins at `begin` of the batch are allocated: chooses the tokens
+ * after which checkpoints are kept, and makes the steps write their states. */
 void tn__checkpoints_stage(tn_session *session, const tn_batch *batch, int32_t begin, int32_t n, const int32_t *rows,
                            tn__step *steps);
-/* After the micro-batch was computed: they become kept prefixes. */
+/* Call after the micro-batch was computed: the checkpoints become kept prefixes. */
 void tn__checkpoints_finish(tn_session *session);
-/* After a failure: there are none. */
+/* Call after a failure: drops the checkpoints. */
 void tn__checkpoints_drop(tn_session *session);
-/* Gives up the recurrent state that is of least use, which moves to the tiers. False: none can be freed. */
+/* Evicts the least useful recurrent state, which moves to the tiers. False: none can be freed. */
 bool tn__checkpoints_evict(tn_session *session);
-/* Makes room for a batch, after TN_E_FULL. False: there is nothing to give up. */
+/* Frees memory for a batch, after TN_E_FULL. False: nothing can be evicted. */
 bool tn__prefixes_make_room(tn_session *session);
 
 /* ---- Adapters (adapters/sequence_adapters.c) ---- */
@@ -236,21 +236,21 @@ uint32_t tn__batch_adapters(const tn_session *session, const int32_t *seqs, int3
 
 /* TN_E_UNSUPPORTED where positions cannot change: they are learned, or there is recurrent state. */
 tn_status tn__check_movable_sequence(const tn_session *session, int32_t seq);
-/* Gathers the pages of groups whose sequences were cut so much that a quarter of the pages can be saved. */
+/* Compacts the pages of groups with so many holes that a quarter of the pages can be freed. */
 tn_status tn__gather_sparse_pages(tn_session *session);
 
 /* ---- The session ---- */
 
 enum { TN__STEP_ROWS = 257 };
 
-/* The mean time of runs, of which far longer ones, which other work has probably disturbed, count as a little longer.
+/* The mean time of runs. Outliers, which other load has probably disturbed, are limited to slightly above the mean.
  */
 typedef struct tn__step_time {
     double ns;
-    uint32_t n;    /* measurements, with the first, which makes graphs and does not count */
+    uint32_t n;    /* number of measurements, including the first, which makes graphs and does not count */
     uint64_t seen; /* the number of the last step */
 } tn__step_time;
-enum { TN__STEPS_SURE = 5 }; /* measurements of which the least counts; only later ones change it slowly */
+enum { TN__STEPS_SURE = 5 }; /* the first measurements set the minimum; later ones change it slowly */
 static inline double tn__undisturbed(double ns, double usual) {
     static const double longest = 1.25;
     return ns < longest * usual ? ns : longest * usual;
@@ -288,7 +288,7 @@ struct tn_session {
 void tn__count_accepted(tn_session *session, int32_t n);
 
 void tn__sequences_free(tn_session *session);
-/* The tokens from … to - 1 of a sequence were given up, and those after them have moved up (generate.c). */
+/* The tokens from … to - 1 of a sequence were removed, and those after them have moved up (generate.c). */
 void tn__guessing_shift(tn_session *session, int32_t seq, int32_t from, int32_t to);
 
 #endif

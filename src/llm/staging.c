@@ -5,7 +5,7 @@
 
 enum { STAGING_ALIGN = 64 };
 
-/* Gives the next part of the block to an array. Without a block only its size is counted. */
+/* Assigns the next part of the block to an array. Without a block only its size is counted. */
 static void *take_part(char *block, size_t *used, size_t bytes) {
     void *part = block ? block + *used : NULL;
     *used += tn__align_up(bytes, STAGING_ALIGN);

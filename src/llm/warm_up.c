@@ -1,10 +1,10 @@
-/* Warming up: what a device makes on first use (kernels, handles of libraries, captured graphs) is made before the
- * first request. */
+/* Warm-up: makes a device load kernels, create library handles and capture graphs before the first request,
+ * instead of on first use. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
 
-/* Nothing new is begun after this time: a large model is slow in everything. */
+/* No further batch is started after this time, because every batch of a large model takes long. */
 static const uint64_t MOST_NS = 2000000000u;
 
 static bool on_host_alone(const tn_session_plan *p) {
@@ -24,7 +24,7 @@ static tn_status warm_batch(tn_session *s, int32_t n, int32_t n_seqs, bool argma
                       .candidates = !argmax};
     tn_status status = tn_session_decode(s, &batch);
     TN_TRY(tn_session_seq_remove(s, -1, 0, -1));
-    /* Which tokens these are means nothing, so neither do results that are not finite. */
+    /* The tokens are arbitrary, so results that are not finite are ignored. */
     return status == TN_E_NOT_FINITE ? TN_OK : status;
 }
 
@@ -53,7 +53,7 @@ tn_status tn_session_warm_up(tn_session *s) {
     if (!s) return tn_fail(TN_E_INVALID, "tn_session_warm_up: NULL argument");
     if (on_host_alone(s->plan)) return TN_OK;
     if (tn_session_cache_usage(s).used)
-        return tn_fail(TN_E_STATE, "a session is warmed up before it holds any tokens");
+        return tn_fail(TN_E_STATE, "cannot warm up a session that holds tokens: clear it first");
     const tn_session_stats stats = s->stats;
     tn_status status = warm_all(s);
     s->stats = stats;

@@ -61,7 +61,7 @@ static bool is_ignored(const char *name) {
     return false;
 }
 
-/* Whether graphs of the architecture do without the tensor. */
+/* Whether graphs of the architecture do not use the tensor. */
 static bool is_unused(const tn__arch *arch, const char *name) {
     const size_t length = strlen(name);
     for (const char *at = arch->unused; at && (at = strstr(at, name)); at += length)
@@ -98,7 +98,7 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
         return TN_OK;
     }
     if (!row)
-        return tn_fail(TN_E_UNSUPPORTED, "%s: tensor '%s' is not known to the %s architecture", tn_gguf_path(m->file),
+        return tn_fail(TN_E_UNSUPPORTED, "%s: unknown tensor '%s' for the %s architecture", tn_gguf_path(m->file),
                        w->info->name, m->arch->info.name);
     if (in_layer && layer >= m->h.n_stored_layers && !nextn)
         return tn_fail(TN_E_FORMAT, "%s: tensor '%s' belongs to layer %d of %d", tn_gguf_path(m->file), w->info->name,
@@ -209,7 +209,7 @@ static tn_status check_model_norms(const tn_model *m) {
     return TN_OK;
 }
 
-/* A head has what the file says about it, or what the model has. */
+/* A head has its own tensor if the file has one, otherwise the model's. */
 static void use_head_weights(tn_model *m) {
     const tn__layer *l = m->w.layers;
     if (!m->h.head_layer) return;
@@ -236,7 +236,7 @@ static tn_status check_complete(const tn_model *m) {
     return TN_OK;
 }
 
-/* Norms whose name means something else in most families. */
+/* Norms whose names have another meaning in most families. */
 static void rename_norms(tn_model *m) {
     for (int32_t i = 0; tn__arch_has(m->arch, TN_ARCH_RENAMED_FFN_NORM) && i < m->h.n_layer + m->h.n_nextn; i++) {
         m->w.layers[i].ffn_norm = m->w.layers[i].attn_post_norm;

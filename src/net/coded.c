@@ -1,5 +1,5 @@
-/* Numbers that travel in fewer bytes than f32. Every rank adds what all ranks have encoded, its own part included, in
- * the order of ranks: all have the same bits. */
+/* Messages of numbers in a smaller type than f32. Every rank adds the encoded parts of all ranks, including its own,
+ * in the order of ranks, so that all have the same bits. */
 #include "net/transports.h"
 
 #include "base/checked.h"
@@ -38,7 +38,7 @@ static void decode_bf16(const uint16_t *in, float *out, size_t n, bool add) {
     }
 }
 
-/* A block with a value that is not finite has a scale that is not finite, which shows in the results. */
+/* A block with a non-finite value has a non-finite scale, so results that depend on it are not finite either. */
 static void encode_q8(const float *in, q8_block *out, size_t n) {
     for (size_t begin = 0; begin < n; begin += Q8_BLOCK, out++) {
         const size_t count = TN__MIN(n - begin, (size_t)Q8_BLOCK);
@@ -80,7 +80,7 @@ size_t tn__coded_bytes(const tn_net *net) {
 
 tn_status tn__coded_begin(tn_net *net, tn_net_type type) {
     if (type != TN_NET_F32 && type != TN_NET_BF16 && type != TN_NET_Q8)
-        return tn_fail(TN_E_INVALID, "%d is no type of messages", (int)type);
+        return tn_fail(TN_E_INVALID, "unknown message type %d", (int)type);
     net->type = type;
     if (type == TN_NET_F32) return TN_OK;
     net->coded = tn_malloc(tn__coded_bytes(net));

@@ -1,5 +1,5 @@
-/* A transport whose messages arrive later: for trying a slower network than there is. Every message is held for the
- * latency and for its bytes at the given rate. An all-reduce counts as the exchanges of recursive doubling. */
+/* A transport that delays messages, to simulate a slower network. Every message is delayed by the latency plus its
+ * bytes divided by the rate. An all-reduce counts as the exchanges of recursive doubling. */
 #include "net/transports.h"
 
 #include <time.h>
@@ -9,7 +9,7 @@ typedef struct delay_net {
     double rate;
 } delay_net;
 
-/* Sleeps are coarse: the last part of the time is polled. */
+/* Sleeps are coarse, so the last part of the time is polled. */
 static void hold(const tn_net *net, int exchanges, size_t size) {
     const delay_net *d = net->impl;
     enum { POLLED_NS = 80 * 1000 };

@@ -1,4 +1,5 @@
-/* Opening transports, and what all of them share: checks, and the first failure, which breaks the transport. */
+/* Opening transports, and the code that all of them share: argument checks, and the first failure, which breaks the
+ * transport. */
 #include "net/transports.h"
 
 #include "base/checked.h"
@@ -38,7 +39,7 @@ tn_status tn__net_module_open(const char *name, const tn_net_params *params, tn_
     void *module = load_module(name, path, sizeof path);
     if (!module)
         return tn_fail(TN_E_NOT_FOUND,
-                       "the transport '%s' is not there: %s; MPI's is built where libopenmpi-dev or libmpich-dev is "
+                       "cannot load the transport '%s': %s; MPI's is built where libopenmpi-dev or libmpich-dev is "
                        "installed",
                        name, dlerror());
     tn_net_entry_fn entry;
@@ -114,7 +115,7 @@ static tn_status open_transport(const char *spec, const tn_net_params *params, t
         return tn__net_shm_open((int)fd, params, net);
     }
     return tn_fail(TN_E_NOT_FOUND,
-                   "there is no transport '%s' (there are: shm:FD, mpi, nccl:SPEC, delay:LATENCY[,RATE]:SPEC)", spec);
+                   "unknown transport '%s' (known: shm:FD, mpi, nccl:SPEC, delay:LATENCY[,RATE]:SPEC)", spec);
 }
 
 static void free_transport(tn_net *net) {
@@ -135,7 +136,7 @@ tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **ou
     tn_status status = open_transport(spec, params, net);
     if (status == TN_OK &&
         (net->size < 1 || net->size > TN_NET_RANKS_MOST || net->rank < 0 || net->rank >= net->size))
-        status = tn_fail(TN_E_INVALID, "rank %d of %d: there may be 1 to %d ranks", net->rank, net->size,
+        status = tn_fail(TN_E_INVALID, "rank %d of %d: 1 to %d ranks are supported", net->rank, net->size,
                          TN_NET_RANKS_MOST);
     if (status == TN_OK) status = tn__coded_begin(net, params->type);
     if (status != TN_OK) {
@@ -164,7 +165,7 @@ tn_status tn_net_status(const tn_net *net) {
 
 /* ---- Calls ---- */
 
-/* Keeps the first failure and tells the other ranks. */
+/* Stores the first failure and notifies the other ranks. */
 static tn_status finish(tn_net *net, tn_status status) {
     if (status == TN_OK || net->status != TN_OK) return status;
     net->status = status;

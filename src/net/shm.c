@@ -2,8 +2,8 @@
  *
  * Every rank has two chunks. In step s of a collective a rank copies a piece of its data into chunk s % 2 and
  * publishes s; the others read it there. A chunk is written again two steps later, after all others have finished
- * step s. Pairs of ranks have four message buffers each. Pages of buffers that nobody uses are never touched and take
- * no memory. */
+ * step s. Pairs of ranks have four message buffers each. Pages of unused buffers are never touched and take no
+ * memory. */
 #include "net/transports.h"
 
 #include "base/checked.h"
@@ -26,9 +26,9 @@ enum {
     SHM_PAGE = 4096,
     MESSAGES = 4, /* of a pair of ranks under way */
     SHM_MAGIC = 0x4e544e31,
-    POLL_NS = 20 * 1000,          /* then every poll yields: the other rank may need this core */
+    POLL_NS = 20 * 1000,          /* after that every poll yields: the other rank may need this core */
     SLEEP_AFTER_NS = 1000 * 1000, /* then waiting sleeps in the kernel */
-    NAP_NS = 5 * 1000 * 1000,     /* and looks after the other ranks this often */
+    NAP_NS = 5 * 1000 * 1000,     /* and checks that the other ranks are alive this often */
     BEATS_PER_TIMEOUT = 4
 };
 
@@ -47,7 +47,7 @@ typedef struct shm_ring {
 typedef struct shm_region {
     uint32_t magic, n_ranks, processes;
     uint64_t message_bytes, size;
-    _Atomic uint32_t beat;   /* counts on while rank 0 runs */
+    _Atomic uint32_t beat;   /* incremented while rank 0 runs */
     _Atomic uint32_t broken; /* 1: being written; 2: what follows is valid */
     int32_t broken_status, broken_rank;
     char broken_text[384];
@@ -60,7 +60,7 @@ typedef struct shm_net {
     uint32_t step;
     bool beats;
     pthread_t heart;
-    pthread_mutex_t lock; /* of the heart's sleep */
+    pthread_mutex_t lock; /* for the sleep of the heartbeat thread */
     pthread_cond_t stop;
     bool stopping;
 } shm_net;
@@ -102,7 +102,7 @@ static tn_status check_broken(const tn_net *net) {
     return tn_fail((tn_status)g->broken_status, "rank %d: %s", g->broken_rank, g->broken_text);
 }
 
-/* TN_E_DEVICE_LOST once the process of that rank has ended. The kernel releases the lock of a process that dies. */
+/* TN_E_DEVICE_LOST once the process of that rank has exited: the kernel releases the lock of a process that dies. */
 static tn_status check_alive(const tn_net *net, int peer) {
     shm_region *g = shm_region_of(net);
     shm_rank *r = &g->ranks[peer];
@@ -118,7 +118,7 @@ static tn_status check_alive(const tn_net *net, int peer) {
 typedef struct patience {
     uint64_t begin, beat_seen;
     uint32_t beat;
-    bool idle; /* waits for any time, as long as rank 0 shows that it runs */
+    bool idle; /* waits without timeout, as long as rank 0's heartbeat continues */
 } patience;
 
 static tn_status check_patience(const tn_net *net, patience *p, int peer, uint64_t now) {
@@ -178,7 +178,7 @@ static tn_status wait_written(const tn_net *net, int peer, uint32_t step, bool i
     return wait_for(net, &r->written, step, &r->sleepers, peer, idle);
 }
 
-/* Begins the next step: afterwards this rank's chunk of the step may be written. */
+/* Begins the next step; afterwards this rank may write its chunk of the step. */
 static tn_status begin_exchange(tn_net *net, char **chunk) {
     shm_net *s = net->impl;
     const uint32_t step = ++s->step;
@@ -386,7 +386,7 @@ static tn_status join(shm_region *g, const char *name, tn_net *net) {
     if (g->processes) {
         const int error = pthread_mutex_trylock(&g->ranks[net->rank].alive);
         if (error && error != EOWNERDEAD)
-            return tn_fail(TN_E_STATE, "rank %d of %d is there already", net->rank, net->size);
+            return tn_fail(TN_E_STATE, "rank %d of %d has already joined", net->rank, net->size);
     }
     atomic_store(&g->ranks[net->rank].joined, 1);
     return start_heart(net);
@@ -394,7 +394,7 @@ static tn_status join(shm_region *g, const char *name, tn_net *net) {
 
 static tn_status check_ranks(const tn_net_params *p) {
     if (p->n_ranks >= 1 && p->n_ranks <= TN_NET_RANKS_MOST) return TN_OK;
-    return tn_fail(TN_E_INVALID, "there may be 1 to %d ranks, not %d", TN_NET_RANKS_MOST, p->n_ranks);
+    return tn_fail(TN_E_INVALID, "1 to %d ranks are supported, not %d", TN_NET_RANKS_MOST, p->n_ranks);
 }
 
 static void describe_region(const tn_net_params *p, bool processes, shm_region *g) {
@@ -422,14 +422,14 @@ tn_status tn_net_shm_new(const tn_net_params *params, int *out) {
     shm_region about;
     describe_region(params, true, &about);
     const int fd = memfd_create("tenon", 0);
-    if (fd < 0) return tn_fail(TN_E_IO, "memory between processes cannot be made: %s", strerror(errno));
+    if (fd < 0) return tn_fail(TN_E_IO, "cannot create shm between processes: %s", strerror(errno));
     void *memory = MAP_FAILED;
     if (ftruncate(fd, (off_t)about.size) == 0)
         memory = mmap(NULL, about.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
         const int error = errno;
         close(fd);
-        return tn_fail(TN_E_NOMEM, "%zu bytes between processes cannot be mapped: %s", about.size, strerror(error));
+        return tn_fail(TN_E_NOMEM, "cannot map %zu bytes of shm between processes: %s", about.size, strerror(error));
     }
     memcpy(memory, &about, sizeof about);
     tn_status status = init_locks(memory);
@@ -447,7 +447,7 @@ tn_status tn__net_shm_open(int fd, const tn_net_params *params, tn_net *net) {
     shm_region *g = info.st_size < (off_t)sizeof *g
                         ? MAP_FAILED
                         : mmap(NULL, (size_t)info.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (g == MAP_FAILED) return tn_fail(TN_E_IO, "shm:%d cannot be mapped", fd);
+    if (g == MAP_FAILED) return tn_fail(TN_E_IO, "cannot map shm:%d", fd);
     if (g->magic != SHM_MAGIC || g->n_ranks != (uint32_t)params->n_ranks || params->rank < 0 ||
         params->rank >= params->n_ranks || g->size != (uint64_t)info.st_size) {
         munmap(g, (size_t)info.st_size);
@@ -464,7 +464,7 @@ tn_status tn_net_threads(const tn_net_params *params, tn_net **nets) {
     for (int r = 0; r < params->n_ranks; r++) nets[r] = NULL;
     shm_region *g =
         mmap(NULL, about.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (g == MAP_FAILED) return tn_fail(TN_E_NOMEM, "%zu bytes between threads cannot be mapped", about.size);
+    if (g == MAP_FAILED) return tn_fail(TN_E_NOMEM, "cannot map %zu bytes between threads", about.size);
     memcpy(g, &about, sizeof about);
     for (int r = 0; r < params->n_ranks; r++) {
         tn_net *net = nets[r] = tn_calloc(1, sizeof *net);
@@ -472,7 +472,7 @@ tn_status tn_net_threads(const tn_net_params *params, tn_net **nets) {
         if (net && !net->timeout_ms) net->timeout_ms = 30000;
         if (net && tn__coded_begin(net, params->type) == TN_OK && join(g, "threads", net) == TN_OK) continue;
         if (net) tn_free(net->coded);
-        if (net) tn_free(net); /* threads join without locks: only memory was missing */
+        if (net) tn_free(net); /* joining cannot fail for threads, except for lack of memory */
         nets[r] = NULL;
         atomic_store(&g->leavers, (uint32_t)(params->n_ranks - r));
         if (r == 0) munmap(g, about.size);

@@ -42,7 +42,7 @@ check "a model that does not" 3 'sim[0-9]+ lacks .* bytes' "$tenon" plan "$work/
 check "advice to make it fit" 3 'To make it fit: ' "$tenon" plan "$work/8b.gguf" --device sim:6G -ngl 99 --ctx 32768
 check "a large model on devices that do not exist" 0 'It fits' \
     "$tenon" plan "$work/70b.gguf" --device sim:48G,name=a --device sim:48G,name=b
-check "unified memory is counted once" 0 'dgx-spark and cpu draw from one memory: .* 119.0 GiB available' \
+check "unified memory is counted once" 0 'dgx-spark and cpu share one memory: .* 119.0 GiB available' \
     "$tenon" plan "$work/70b.gguf" --device sim:dgx-spark
 check "unified memory that is too small" 3 'The memory of small lacks' "$tenon" plan "$work/8b.gguf" --device sim:6G,uma=1,name=small --ctx 65536
 check "a device that does not report its memory" 0 'does not report its memory' "$tenon" plan "$work/1b.gguf" --device sim:8G,report=0

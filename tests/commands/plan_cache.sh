@@ -13,10 +13,10 @@ check "without the cache nothing is written" 0 'fits' long --no-plan-cache
 same "no file" 0 "$(count)"
 check "the first plan is made" 0 'fits' long -v
 same "and kept" 1 "$(count)"
-grep -q 'taken from' "$work/out" && failed "the first plan came from nowhere"
+grep -q 'using the session plan' "$work/out" && failed "the first plan came from nowhere"
 report() { grep -v '^tenon: ' "$work/out" | sed 's/ *[0-9.]* [KMG]iB$//'; } # without the memory that is free just now
 report > "$work/first"
-check "the second is adopted" 0 "plan is taken from $plans" long -v
+check "the second is adopted" 0 "using the session plan from $plans" long -v
 report > "$work/second"
 cmp -s "$work/first" "$work/second" || failed "the adopted plan prints another report"
 check "the environment turns the cache off" 0 'fits' env TENON_PLAN_CACHE=off "$tenon" plan "$work/m.gguf" --device cpu \
@@ -24,8 +24,8 @@ check "the environment turns the cache off" 0 'fits' env TENON_PLAN_CACHE=off "$
 check "other parameters are another plan" 0 'fits' long --ctx 1024
 same "kept as well" 2 "$(count)"
 for file in "$plans"/*; do echo damaged > "$file"; done
-check "a damaged file is planned over" 0 'is not used' long -v
-check "and adopted again" 0 'taken from' long -v
+check "a damaged file is planned over" 0 'cached plan not used' long -v
+check "and adopted again" 0 'using the session plan' long -v
 check "without a home there is no cache" 0 'fits' env -u HOME -u XDG_CACHE_HOME "$tenon" plan "$work/m.gguf" \
     --device cpu --effort fast
 

@@ -96,5 +96,5 @@ if [ -n "$mpirun" ] && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
         -n 1 env LD_PRELOAD="$preload" FAULT_VERSION=1 "$tenon" run model.gguf -p hi -n 2 -c 64 -t 1 > out/mpi.txt 2> err; then
         fail "mpirun with two versions succeeded"
     fi
-    grep -q 'another version' err || fail "mpirun with two versions does not say so"
+    grep -q 'different version' err || fail "mpirun with two versions does not say so"
 fi

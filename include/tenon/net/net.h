@@ -17,8 +17,8 @@ enum { TN_NET_RANKS_MOST = 64 };
 
 typedef struct tn_net tn_net;
 
-/* How the numbers of sums and of tn_net_send_floats travel: bf16 takes half the bytes of f32, q8 (blocks of 32 with
- * one scale) little more than a quarter. Results are rounded accordingly, and the same on all ranks. */
+/* Encoding of the numbers of sums and of tn_net_send_floats: bf16 takes half the bytes of f32, q8 (blocks of 32
+ * with one scale) a little more than a quarter. Results are rounded accordingly, and identical on all ranks. */
 typedef enum tn_net_type { TN_NET_F32, TN_NET_BF16, TN_NET_Q8 } tn_net_type;
 
 typedef struct tn_net_params {
@@ -56,14 +56,14 @@ TN_API tn_status tn_net_all_reduce(tn_net *net, const float *in, float *out, siz
 TN_API tn_status tn_net_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) TN_MUST_CHECK;
 TN_API tn_status tn_net_broadcast(tn_net *net, int root, void *data, size_t size) TN_MUST_CHECK;
 TN_API tn_status tn_net_barrier(tn_net *net) TN_MUST_CHECK;
-/* As a broadcast from rank 0 of up to TN_NET_NOTE bytes. A rank waits for a note for any time, as long as rank 0
- * lives. */
+/* Broadcasts up to TN_NET_NOTE bytes from rank 0. The other ranks wait for a note without timeout, as long as
+ * rank 0 lives. */
 enum { TN_NET_NOTE = 4096 };
 TN_API tn_status tn_net_note(tn_net *net, void *data, size_t size) TN_MUST_CHECK;
 /* Messages of a pair of ranks arrive in their order. Up to four that fit the buffers are sent without waiting. */
 TN_API tn_status tn_net_send(tn_net *net, int to, const void *data, size_t size) TN_MUST_CHECK;
 TN_API tn_status tn_net_receive(tn_net *net, int from, void *data, size_t size) TN_MUST_CHECK;
-/* The same as tn_net_receive, for any time as long as rank 0 lives. */
+/* The same as tn_net_receive, but without timeout, as long as rank 0 lives. */
 TN_API tn_status tn_net_wait(tn_net *net, int from, void *data, size_t size) TN_MUST_CHECK;
 /* Messages of numbers, in the transport's type. */
 TN_API tn_status tn_net_send_floats(tn_net *net, int to, const float *values, size_t n) TN_MUST_CHECK;

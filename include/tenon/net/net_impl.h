@@ -1,4 +1,4 @@
-/* The other side of net.h: what a transport provides. */
+/* The interface that a transport implements (net.h is the interface for callers). */
 #ifndef TENON_NET_NET_IMPL_H
 #define TENON_NET_NET_IMPL_H
 
@@ -19,7 +19,7 @@ typedef struct tn_net_ops {
     tn_status (*broadcast)(tn_net *net, int root, void *data, size_t size, bool idle);
     tn_status (*send)(tn_net *net, int to, const void *data, size_t size);
     tn_status (*receive)(tn_net *net, int from, void *data, size_t size, bool idle);
-    void (*abort)(tn_net *net, tn_status status, const char *text); /* optional: tells the other ranks */
+    void (*abort)(tn_net *net, tn_status status, const char *text); /* optional: notifies the other ranks */
     size_t (*bytes)(const tn_net *net);
 } tn_net_ops;
 
@@ -37,7 +37,7 @@ struct tn_net {
 };
 
 /* The entry point of a loadable transport, libtenon_net-NAME.so. `open` fills `net`, which the library has cleared
- * but for `inner`; rank and size may come from the launcher. */
+ * except for `inner`; rank and size may come from the launcher. */
 typedef struct tn_net_module {
     uint32_t interface; /* TN_NET_INTERFACE it was built with */
     tn_status (*open)(const tn_net_params *params, tn_net *net);

@@ -17,8 +17,9 @@ struct converted_activations {
     int64_t experts;
     bool tiled; // in the order of the tile kernels (kernels/tiles)
 };
-// The plan of a batch's strands that recurrent layers share (kernels/recurrent.cuh), and the steps it was made for.
-struct strand_plan {
+// The plan of a batch's subsequences that recurrent layers share (kernels/recurrent.cuh), and the steps it was made
+// for.
+struct subsequence_plan {
     void *memory;
     const tn_tensor *steps; // NULL: not made yet
     int64_t rows;
@@ -38,7 +39,7 @@ struct compilation {
     unsigned *tickets;
     converted_activations *converted; // cleared by every launch that is not a matrix multiplication
     const tn_tensor *converts;        // set while launches convert this operand rather than compute a node
-    strand_plan *strands;
+    subsequence_plan *subsequences;
     attention_plans *plans; // of attention
     narrow_request *narrow;
 };
@@ -119,7 +120,7 @@ size_t select_scratch(const device_description &device, const tn_tensor *t);
 tn_status compile_select_positions(const compilation &c, const tn_tensor *t);
 enum { MOST_RECURRENT_HEAD = 256 };
 bool recurrent_supported(const tn_tensor *t, char *reason, size_t reason_size);
-size_t strand_plan_bytes(const tn_tensor *t); // of a recurrent op
+size_t subsequence_plan_bytes(const tn_tensor *t); // of a recurrent op
 tn_status compile_causal_conv(const compilation &c, const tn_tensor *t);
 tn_status compile_linear_attention(const compilation &c, const tn_tensor *t);
 tn_status compile_selective_scan(const compilation &c, const tn_tensor *t);

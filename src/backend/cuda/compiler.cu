@@ -84,7 +84,7 @@ static void count_attention_plan(compiler *f, const tn_tensor *t) {
     if (f->plans.count < MAX_ATTENTION_PLANS) f->plans.keys[f->plans.count++] = key;
 }
 static size_t all_plan_bytes(const compiler *f) {
-    return f->strand_plan_bytes + (size_t)f->plans.count * f->plans.each;
+    return f->subsequence_plan_bytes + (size_t)f->plans.count * f->plans.each;
 }
 static void count_node_readers(compiler *f) {
     for (int i = 0; i < f->n; i++) {
@@ -96,8 +96,8 @@ static void count_node_readers(compiler *f) {
         if (is_matmul(t) && gemv_supports(*f->device, t) && gemv_scratch(t) > f->activation_buffer_bytes)
             f->activation_buffer_bytes = gemv_scratch(t);
         if (tn_op_get_family(t->op) == TN_FAMILY_RECURRENT && !node_is_idle(t) &&
-            strand_plan_bytes(t) > f->strand_plan_bytes)
-            f->strand_plan_bytes = strand_plan_bytes(t);
+            subsequence_plan_bytes(t) > f->subsequence_plan_bytes)
+            f->subsequence_plan_bytes = subsequence_plan_bytes(t);
         count_attention_plan(f, t);
     }
 }
@@ -256,17 +256,17 @@ static tn_status compile_one(compiler *f, const compilation &c, int i) {
 tn_status compiler_run(compiler *f, const compile_params &params, launch_list *out) {
     converted_activations converted = {};
     char *kernels = params.scratch ? params.scratch + COUNTER_BYTES : NULL;
-    strand_plan strands = {kernels + 2 * f->activation_buffer_bytes, NULL, 0};
+    subsequence_plan subsequences = {kernels + 2 * f->activation_buffer_bytes, NULL, 0};
     compilation c = {f->device,
                      out,
                      kernels + 2 * f->activation_buffer_bytes + all_plan_bytes(f),
                      (unsigned *)params.scratch,
                      &converted,
                      NULL,
-                     &strands,
+                     &subsequences,
                      &f->plans,
                      NULL};
-    f->plans.memory = kernels + 2 * f->activation_buffer_bytes + f->strand_plan_bytes;
+    f->plans.memory = kernels + 2 * f->activation_buffer_bytes + f->subsequence_plan_bytes;
     f->plans.made = 0;
     launch_list_clear(out);
     f->activation_buffers = kernels;

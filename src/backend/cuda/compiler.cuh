@@ -39,8 +39,8 @@ struct compiler {
     char *activation_buffers; // two: one that a launch reads, and one that it fills
     int next_buffer;
     size_t activation_buffer_bytes;
-    size_t strand_plan_bytes; // of recurrent layers; behind the buffers
-    attention_plans plans;    // behind them; `memory` is set by compiler_run
+    size_t subsequence_plan_bytes; // of recurrent layers; behind the buffers
+    attention_plans plans;         // behind them; `memory` is set by compiler_run
     // Nodes that the launches being compiled compute, and the records and steps that already have theirs.
     int lead; // the node being compiled
     int fused[MAX_FUSED], n_fused;

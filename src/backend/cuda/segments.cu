@@ -60,8 +60,8 @@ static double node_ns(const device_rates &rates, const tn_tensor *t) {
             if (source && t->op != TN_OP_GET_ROWS && t->op != TN_OP_SET_ROWS &&
                 !(source == x && tn_op_written_source(t->op) == 0))
                 bytes += (double)tn_nbytes(source);
-        // Of a state only the rows in use are read and written, but blocks walk the tokens of a strand one by one: in
-        // less than a microsecond each.
+        // Of a state only the rows in use are read and written, but blocks walk the tokens of a subsequence one by
+        // one: in less than a microsecond each.
         if (tn_op_get_family(t->op) == TN_FAMILY_RECURRENT) operations = 1e3 * (double)t->src[1]->ne[1] * rate;
     }
     return operations / rate + bytes / rates.read;

@@ -1,8 +1,8 @@
-/* Branches of trees of guesses: lists of runs beside those of the sequences.
+/* Branches of trees of guesses: lists of runs in addition to those of the sequences.
  *
- * The first line of a tree is in its sequence's own list. A token whose parent is followed already begins a
- * branch, which names the cells up to the parent and then cells of its own. Nothing is copied, and no mask is needed:
- * a row sees the cells of its list up to its position. */
+ * The first path of a tree is in its sequence's own list. A token whose parent already has a successor begins a
+ * branch, which lists the cells up to the parent and then its own cells. Nothing is copied, and no mask is needed: a
+ * row sees the cells of its list up to its position. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -37,7 +37,7 @@ void tn__branches_drop(tn_session *s, int32_t seq) {
 
 /* ---- Staging ---- */
 
-/* Whether a later token of the batch than `parent` is in its list: it is followed. */
+/* Whether `parent` has a successor: a later token of the batch is in its list. */
 static bool is_followed(const int32_t *lists, int32_t parent, int32_t end) {
     for (int32_t i = parent + 1; i < end; i++)
         if (lists[i] == lists[parent]) return true;
@@ -54,7 +54,7 @@ static tn_status begin_branch(tn_session *s, int32_t i, int32_t parent) {
         if (b->list[k].seq < 0 && free < 0) free = k;
     }
     if (free < 0) return tn_fail(TN_E_FULL, "the trees of a batch have more than %d branches (n_branches)", b->n);
-    /* A branch of a branch differs from the sequence where that one does. */
+    /* A branch of a branch diverges from the sequence where its parent branch does. */
     const int32_t from =
         g->lists[parent] < n_seqs ? g->positions[parent] + 1 : b->list[g->lists[parent] - n_seqs].from;
     b->list[free] = (tn__branch){.seq = seq, .number = number, .from = from};
@@ -66,14 +66,14 @@ tn_status tn__branches_stage(tn_session *s, const tn_batch *b) {
     const tn__staging *g = &s->staging;
     if (!s->branches.n) return tn_fail(TN_E_INVALID, "the session has no branches of guesses: set n_branches");
     if (b->n_tokens > s->plan->params.n_ubatch)
-        return tn_fail(TN_E_INVALID, "a batch of %d tokens with trees of guesses; a micro-batch has %d", b->n_tokens,
-                       s->plan->params.n_ubatch);
+        return tn_fail(TN_E_INVALID, "a batch of %d tokens with trees of guesses exceeds the micro-batch of %d",
+                       b->n_tokens, s->plan->params.n_ubatch);
     for (int32_t i = 0; i < b->n_tokens; i++) {
         const int32_t parent = b->parents[i];
         g->lists[i] = g->seqs[i];
         if (parent < 0) continue;
         if (g->seqs[parent] != g->seqs[i])
-            return tn_fail(TN_E_INVALID, "token %d and its parent are of two sequences", i);
+            return tn_fail(TN_E_INVALID, "token %d and its parent belong to different sequences", i);
         if (is_followed(g->lists, parent, i))
             TN_TRY(begin_branch(s, i, parent));
         else
@@ -147,7 +147,7 @@ tn_status tn_session_seq_take_branch(tn_session *s, int32_t seq, int32_t branch,
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &s->plan->kv.groups[g];
         if (!t->n_pages) continue;
-        /* The sequence goes on in the branch's page: its own keeps a hole, which gathering closes in time. */
+        /* The sequence continues in the branch's page: its own page keeps a hole, which compaction removes later. */
         TN_TRY(tn__pages_remove(t, seq, from, -1));
         TN_TRY(tn__pages_copy(t, t->n_lists + found, seq, from, n));
     }

@@ -1,16 +1,16 @@
 /* Checkpoints: the lengths of a sequence at which layers with a window or with recurrent state can continue.
  *
  * A checkpoint is a kept prefix like any other: its cells are those of the sequence, and its recurrent state is
- * written while the micro-batch computes, to a row of its own. They are made where the caller asks for them (ends of
- * messages, branches), and every so many tokens of any sequence. The latter are spare until a sequence has taken
- * them: when rows for states run out they go first, then the checkpoints that were not taken for longest. */
+ * written while the micro-batch computes, to a row of its own. They are made where the caller requests them (ends of
+ * messages, branches), and periodically in every sequence. Periodic ones are spare until a sequence has taken them:
+ * when rows for states run out, spare checkpoints are evicted first, then the least recently taken ones. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
 
 enum {
     INTERVAL_LEAST = 128,
-    SPARE_SHARE = 4, /* spare checkpoints replace others only while they are less than this part of all */
+    SPARE_SHARE = 4, /* spare checkpoints evict others only while they are less than this fraction of all */
 };
 
 static const tn__page_table *windows_of(const tn_session_plan *p) { return &p->kv.groups[TN__CACHE_WINDOW]; }
@@ -42,8 +42,8 @@ static size_t window_bytes_of(const tn__kv *kv) {
     return bytes * (size_t)((t->window - 1 + 2 * (t->page - 1)) / t->page + 1) * (size_t)t->page;
 }
 
-/* By default one sequence of the trained length makes as many as half of those that the device and host memory hold.
- * Windows need none where cells that leave them move to host memory. */
+/* By default one sequence of the trained length uses half of the checkpoints that the device and host memory hold.
+ * Windows need none if cells that leave them move to host memory. */
 int32_t tn__checkpoint_interval(const tn_session_plan *p) {
     const tn_session_params *q = &p->params;
     const size_t state = state_bytes_of(&p->kv);
@@ -67,7 +67,7 @@ tn_checkpoint_plan tn_session_plan_checkpoints(const tn_session_plan *p) {
 
 /* ---- Giving up ---- */
 
-/* Whether another list sees the cell of the list's last token: its cells stay without it. */
+/* Whether another list sees the cell of the list's last token: the cells then stay in use without this list. */
 static bool is_inside_another(const tn_session *s, int32_t list) {
     const tn__page_table *t = &s->plan->kv.groups[s->prefixes.group];
     if (!t->sequences[list].n) return true;
@@ -81,7 +81,7 @@ static bool is_inside_another(const tn_session *s, int32_t list) {
     return false;
 }
 
-/* The kept prefix whose state goes first; -1: none has a row of its own. */
+/* The kept prefix whose state is evicted first; -1: none has a row that it does not share. */
 static int32_t least_useful_state(const tn_session *s, bool only_spare) {
     const tn__recurrent *states = &s->plan->kv.states;
     const tn__checkpoint_use *uses = s->prefixes.uses;
@@ -96,7 +96,7 @@ static int32_t least_useful_state(const tn_session *s, bool only_spare) {
     return least < 0 ? -1 : states->n_seqs + least;
 }
 
-/* Without tiers cells without a state are of no use. With them a state may come back from there. */
+/* Without tiers, cells without a state are useless. With tiers the state may be restored. */
 static bool give_up_state(tn_session *s, bool only_spare) {
     tn__recurrent *states = &s->plan->kv.states;
     const int32_t list = least_useful_state(s, only_spare);
@@ -130,7 +130,7 @@ static bool is_kept(const tn_session *s, tn__hash128 hash, int32_t n) {
     return false;
 }
 
-/* A row for one more checkpoint's state, after others have made room. */
+/* A row for one more checkpoint's state, evicting others if necessary. */
 static bool has_row(tn_session *s, bool spare) {
     const tn__recurrent *states = &s->plan->kv.states;
     int32_t n = s->prefixes.n_pending, n_spare = 0;

@@ -1,18 +1,18 @@
-/* Context shift: a sequence that fills its context goes on without its oldest tokens. */
+/* Context shift: a sequence that fills its context continues without its oldest tokens. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
 #include "tenon/generate.h"
 
-/* One past the last token that is given up: half of those after the kept ones, up to the border of a page where that
- * is possible, so that pages become free as a whole. */
+/* One past the last removed token: half of those after the kept ones, rounded to a page boundary if possible, so
+ * that whole pages become free. */
 static int32_t end_of_removed(const tn_session *s, int32_t keep, int32_t n) {
     const int32_t page = s->plan->params.page, end = keep + (n - keep + 1) / 2;
     const int32_t border = (end + page / 2) / page * page;
     return border > keep && border < n ? border : end;
 }
 
-/* A table without room for the run that is cut in two has room when the pages are gathered. */
+/* If the table has no entry for the run that is cut in two, compacting the pages frees one. */
 static tn_status remove_oldest(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     tn_status status = tn_session_seq_remove(s, seq, from, to);
     if (status != TN_E_FULL) return status;
@@ -26,7 +26,7 @@ tn_status tn_session_context_shift(tn_session *s, int32_t seq, int32_t keep, int
     TN_TRY(tn_session_settle(s, seq));
     const int32_t n = tn_session_seq_last(s, seq) + 1;
     if (keep < 0 || n - keep < 2)
-        return tn_fail(TN_E_INVALID, "a context shift that keeps %d of %d tokens leaves none to give up", keep, n);
+        return tn_fail(TN_E_INVALID, "a context shift that keeps %d of %d tokens has none to remove", keep, n);
     const int32_t end = end_of_removed(s, keep, n);
     TN_TRY(remove_oldest(s, seq, keep, end));
     tn_status status = tn_session_seq_shift(s, seq, end, -1, keep - end);

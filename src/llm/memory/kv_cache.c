@@ -24,8 +24,8 @@ tn__layer_memory tn__layer_memory_of(const tn__hparams *h, int32_t il) {
 }
 
 /* Sizes the page tables. Layers with a window need pages for the window of every sequence and one micro-batch. They
- * get a group of their own only where that is less than the context. A model without cells has pages all the same:
- * they say which tokens a sequence holds. */
+ * get a group of their own only where that is less than the context. A model without cells has pages, too: they
+ * record which tokens a sequence holds. */
 static tn_status size_groups(const tn__kv_params *p, tn__kv *kv) {
     const tn__hparams *h = &p->model->h;
     int32_t window = 0;
@@ -206,7 +206,7 @@ static tn_status allocate_tensors(tn__kv *kv, size_t device, tn_buffer_type *typ
     tn_buffer *buffer;
     TN_TRY(tn_buffer_new(type, size, &buffer));
     kv->buffers[kv->n_buffers++] = (tn__kv_buffer){buffer, device};
-    TN_TRY(tn_buffer_clear(buffer, 0)); /* cells that hold nothing are multiplied by 0: they must not hold NaN */
+    TN_TRY(tn_buffer_clear(buffer, 0)); /* unwritten cells are multiplied by 0, so they must not contain NaN */
     size_t offset = 0;
     for (size_t i = begin; i < end; i++) {
         tn_tensor *t = tn__kv_tensor(kv, device, i);

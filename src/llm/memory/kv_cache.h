@@ -11,11 +11,11 @@
 /* Layers with a window may have fewer cells than the others: two groups of layers, each with pages of its own. */
 enum { TN__CACHE_FULL, TN__CACHE_WINDOW, TN__CACHE_GROUPS };
 
-/* What one layer remembers of a sequence: its kind of memory follows from what is not 0. */
+/* What one layer stores of a sequence: the fields that are not 0 determine its kind of memory. */
 typedef struct tn__layer_memory {
     int32_t k, v;   /* elements of a cell's rows; without v, V is part of K's row (latent attention) */
     int32_t x;      /* elements of a further row of a cell: keys of an indexer */
-    int32_t head_k; /* of which a head, as far as blocks of a type and rotation must divide it */
+    int32_t head_k; /* of these, the elements of a head, which blocks of a type and rotation must divide */
     int32_t head_v;
     int32_t window;   /* cells that attention sees; 0: all */
     int32_t from;     /* the layer whose cells this layer reads; itself, unless it stores none */
@@ -48,7 +48,7 @@ typedef struct tn__kv {
     const tn_tensor *factors_from;
     /* Graphs of one token leave the argmax here, and the sum of its logits: the next graph reads it on the device. */
     tn_tensor *argmax;
-    /* Graphs that give candidates leave them here: tokens, logits and sums, each `candidates_part` words. NULL: none.
+    /* Graphs with candidates store them here: tokens, logits and sums, each `candidates_part` words. NULL: none.
      */
     tn_tensor *candidates;
     int64_t candidates_part;
@@ -63,7 +63,7 @@ typedef struct tn__kv_params {
     int32_t n_ctx, n_ubatch, n_seqs;
     int32_t page;                     /* cells per page */
     int32_t n_kept, n_checkpoints;    /* prefixes; how many of their windows fit */
-    int32_t n_guess;                  /* guessed tokens of a sequence that can be taken back */
+    int32_t n_guess;                  /* guessed tokens of a sequence that can be rolled back */
     int32_t n_branches;               /* of trees of them, in all sequences */
     const tn_session_params *session; /* types of the cache */
     tn_buffer_type *const *types;     /* per device */
@@ -91,8 +91,8 @@ tn_tensor *tn__kv_tensor(const tn__kv *kv, size_t device, size_t i);
 /* The cell tensors (0 … TN__CELL_TENSORS-1), then the states that a layer owns; NULL where it has none. */
 tn_tensor *tn__kv_layer_tensor(const tn__kv *kv, int32_t layer, int i);
 
-/* Takes a cell for every token and lists the cells, one list per group, and the steps of recurrent layers. TN_E_FULL:
- * nothing has changed. */
+/* Allocates a cell for every token and lists the cells, one list per group, and the steps of recurrent layers.
+ * TN_E_FULL: nothing has changed. */
 tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows,
                       tn__step *steps);
 /* Sends what has changed in the page tables to the devices, and to other ranks (ranks/lead.h). */

@@ -1,5 +1,5 @@
-/* Moving tokens in the KV cache: changing positions, which rotates K further, and gathering partly filled pages. Both
- * run small graphs over TN__MOVE_CELLS cells at a time, which are reserved with the session. A graph reads all its
+/* Moving tokens in the KV cache: changing positions, which rotates K, and compacting partly filled pages. Both run
+ * small graphs over TN__MOVE_CELLS cells at a time, which are reserved with the session. A graph reads all its
  * cells before it writes any. */
 #include "llm/session_internal.h"
 
@@ -13,7 +13,7 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     tn__staging *g = &s->staging;
     tn__graph_set *set;
     TN_TRY(tn__graph_for(s->plan, (tn__shape){kind, TN__MOVE_CELLS, group, 0}, &set));
-    /* Nothing rotates in this group, or its layers have no cells. Other ranks may have such layers. */
+    /* Nothing rotates in this group, or its layers have no cells on this rank. */
     const bool nothing = !set->graph;
     if (nothing && !s->plan->model->division.by_layers) {
         tn__prefixes_move(s, group, kind == TN__GRAPH_SHIFT, n);
@@ -82,8 +82,8 @@ static tn_status rotate_cells(tn_session *s, int group, int32_t *n) {
     return count ? run_move(s, TN__GRAPH_SHIFT, group, count) : TN_OK;
 }
 
-/* Changes the positions of a run: its cells are copied to a page of their own where other sequences see them, then
- * listed for rotation. */
+/* Changes the positions of a run: cells that other sequences see are copied to a new page, then all are listed for
+ * rotation. */
 static tn_status change_run_positions(tn_session *s, int group, int32_t seq, int32_t i, position_change change,
                                       int32_t *n) {
     tn__page_table *t = &s->plan->kv.groups[group];
@@ -123,7 +123,7 @@ static tn_status change_group_positions(tn_session *s, int group, int32_t seq, i
     return rotate_cells(s, group, &n);
 }
 
-/* Cuts runs at the ends of the range, and makes sure that nothing can run out: runs whose cells other sequences see
+/* Cuts runs at the ends of the range, and checks that there are enough pages: runs whose cells other sequences see
  * need a page each. */
 static tn_status prepare_change(tn_session *s, int32_t seq, int32_t from, int32_t to, position_change change) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
@@ -138,10 +138,10 @@ static tn_status prepare_change(tn_session *s, int32_t seq, int32_t from, int32_
             shared += tn__pages_shared(t, seq, i);
             if (!change_run(change, &run)) return tn_fail(TN_E_OVERFLOW, "position %d overflows", low);
             if (!change.divides && low + change.by < 0)
-                return tn_fail(
-                    TN_E_INVALID,
-                    "shifting sequence %d from position %d by %d leads below 0: remove what comes before first", seq,
-                    low, change.by);
+                return tn_fail(TN_E_INVALID,
+                               "shifting sequence %d from position %d by %d gives negative positions: remove earlier "
+                               "tokens first",
+                               seq, low, change.by);
         }
         if (shared > t->n_free)
             return tn_fail(TN_E_FULL,
@@ -159,7 +159,7 @@ static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int3
     TN_TRY(status);
     for (int g = 0; g < TN__CACHE_GROUPS && status == TN_OK; g++)
         status = change_group_positions(s, g, seq, from, to, change);
-    /* After a failure some cells hold neither what they held nor what they should. */
+    /* After a failure some cells have neither their old nor their new contents. */
     if (status != TN_OK) (void)tn_session_seq_remove(s, seq, 0, -1);
     return status;
 }
@@ -175,7 +175,7 @@ tn_status tn_session_seq_divide(tn_session *s, int32_t seq, int32_t from, int32_
     return by == 1 ? TN_OK : change_positions(s, seq, from, to, (position_change){true, by});
 }
 
-/* Gathers the runs of each sequence. */
+/* Compacts the runs of each sequence. */
 static tn_status gather_pages(tn_session *s, int group) {
     tn__page_table *t = &s->plan->kv.groups[group];
     tn__staging *g = &s->staging;
@@ -183,7 +183,7 @@ static tn_status gather_pages(tn_session *s, int group) {
         for (int32_t n; (n = tn__pages_gather(t, seq, TN__MOVE_CELLS, g->move_from, g->move_to)) > 0;) {
             tn_status status = run_move(s, TN__GRAPH_MOVE, group, n);
             if (status == TN_OK) continue;
-            /* Its cells were being moved: nothing of it stays, in no group and no recurrent state. */
+            /* Its cells were being moved: removes the sequence from all groups, with its recurrent state. */
             if (seq < t->n_seqs)
                 (void)tn_session_seq_remove(s, seq, 0, -1);
             else
@@ -193,8 +193,8 @@ static tn_status gather_pages(tn_session *s, int group) {
     return TN_OK;
 }
 
-/* Moves every cell that a sequence sees to the front, whoever shares its page. Every cell moves down, in ascending
- * order, so that no cell is written before it was read. */
+/* Moves every cell that a sequence sees to the front, including those of shared pages. Cells move down in
+ * ascending order, so that no cell is overwritten before it was read. */
 static tn_status compact_pages(tn_session *s, int group) {
     tn__page_table *t = &s->plan->kv.groups[group];
     tn__staging *g = &s->staging;
@@ -219,8 +219,8 @@ static tn_status compact_pages(tn_session *s, int group) {
     return TN_OK;
 }
 
-/* Whether gathering would free more than a quarter of the pages in use. Looked at only after as many cells were
- * removed: moving cells then costs less than decoding those that were there. */
+/* Whether compaction would free more than a quarter of the pages in use. Checked only after as many cells were
+ * removed: moving cells then costs less than decoding the removed ones did. */
 static bool is_sparse(tn__page_table *t) {
     enum { SPARSE_SHARE = 4 };
     const int32_t in_use = t->n_pages - t->n_free;
@@ -228,7 +228,7 @@ static bool is_sparse(tn__page_table *t) {
     if (!t->n_pages || t->removed <= t->used / SPARSE_SHARE) return false;
     t->removed = 0;
     for (int32_t seq = 0; seq < tn__page_lists(t); seq++)
-        needed += t->sequences[seq].n > 0; /* last pages may be part full */
+        needed += t->sequences[seq].n > 0; /* last pages may be partly filled */
     needed += tn__pages_number(t, 0, tn__page_lists(t)) / t->page;
     return in_use - needed > in_use / SPARSE_SHARE;
 }
@@ -238,7 +238,7 @@ tn_status tn__gather_sparse_pages(tn_session *s) {
         tn__page_table *t = &s->plan->kv.groups[g];
         if (!is_sparse(t)) continue;
         TN_TRY(gather_pages(s, g));
-        t->removed = t->used; /* so that it is looked at again */
+        t->removed = t->used; /* so that it is checked again */
         if (is_sparse(t)) TN_TRY(compact_pages(s, g));
     }
     return TN_OK;

@@ -1,4 +1,4 @@
-/* Page tables: taking, removing, copying and gathering cells. */
+/* Page tables: allocating, removing, copying and compacting cells. */
 #include "llm/memory/page_table.h"
 
 #include "base/checked.h"
@@ -10,8 +10,8 @@
 enum {
     PAGE_CELLS = 64,
     PAGE_CELLS_LEAST = 16,
-    SPARE_SHARE = 16, /* the last pages of sequences are partly empty: up to this share of the pages is added */
-    SPARE_RUNS = 32,  /* of a sequence: more than its tokens fill, for those that removed ranges cut */
+    SPARE_SHARE = 16, /* extra pages for the partly empty last pages of sequences: up to this share of all pages */
+    SPARE_RUNS = 32,  /* runs of a sequence beyond those that its tokens fill, for runs that removed ranges cut */
 };
 
 int32_t tn__page_size(int32_t n_ctx, int32_t n_seqs) {
@@ -63,7 +63,7 @@ typedef struct table_sizes {
 
 static bool table_sizes_of(const tn__page_table *t, table_sizes *s) {
     const size_t n_pages = (size_t)t->n_pages, n_lists = (size_t)tn__page_lists(t);
-    size_t rows; /* one more, in which lists are built */
+    size_t rows; /* one more list, used as a scratch list */
     return tn__mul_size(n_pages, sizeof(tn__page), &s->pages) &&
            tn__mul_size(n_pages, sizeof(int32_t), &s->free_pages) &&
            tn__mul_size(s->free_pages, (size_t)t->page, &s->numbers) &&
@@ -79,14 +79,16 @@ tn_status tn__page_table_bytes(const tn__page_table *t, size_t *bytes) {
     if (!table_sizes_of(t, &s) || !tn__add_size(s.pages, s.free_pages, bytes) ||
         !tn__add_size(*bytes, s.numbers, bytes) || !tn__add_size(*bytes, s.runs, bytes) ||
         !tn__add_size(*bytes, s.sequences, bytes))
-        return tn_fail(TN_E_OVERFLOW, "page tables of %d pages and %d sequences overflow", t->n_pages, t->n_lists);
+        return tn_fail(TN_E_OVERFLOW, "the size of page tables of %d pages and %d sequences overflows", t->n_pages,
+                       t->n_lists);
     return TN_OK;
 }
 
 tn_status tn__page_table_allocate(tn__page_table *t) {
     table_sizes s;
     if (!t->n_pages) return TN_OK;
-    if (!table_sizes_of(t, &s)) return tn_fail(TN_E_OVERFLOW, "page tables of %d pages overflow", t->n_pages);
+    if (!table_sizes_of(t, &s))
+        return tn_fail(TN_E_OVERFLOW, "the size of page tables of %d pages overflows", t->n_pages);
     t->pages = tn_calloc(1, s.pages);
     t->free_pages = tn_malloc(s.free_pages);
     t->numbers = tn_malloc(s.numbers);
@@ -95,7 +97,7 @@ tn_status tn__page_table_allocate(tn__page_table *t) {
     if (!t->pages || !t->free_pages || !t->numbers || !t->runs || !t->sequences) return TN_E_NOMEM;
     for (int32_t i = 0; i < t->n_pages; i++) {
         t->pages[i].writer = -1;
-        t->free_pages[i] = t->n_pages - 1 - i; /* the lowest page is taken first */
+        t->free_pages[i] = t->n_pages - 1 - i; /* the lowest page is allocated first */
     }
     t->n_free = t->n_pages;
     for (int32_t i = 0; i < t->n_seqs; i++) t->sequences[i].dirty_end = 1;
@@ -205,7 +207,7 @@ static bool open_last_run(tn__page_table *t, int32_t seq) {
     return true;
 }
 
-/* The written cells of a page that only this sequence names end with the last cell that it sees. */
+/* If only this sequence uses a page, its written cells end with the last cell that the sequence sees. */
 static void trim_private_pages(tn__page_table *t, int32_t seq) {
     const int32_t n = t->sequences[seq].n;
     const tn_page_run *runs = tn__page_entries(t, seq) + 1;
@@ -213,7 +215,7 @@ static void trim_private_pages(tn__page_table *t, int32_t seq) {
         const int32_t page = page_of(t, runs[i]);
         int32_t named = 0, end = 0;
         if (i && page_of(t, runs[i - 1]) == page) continue;
-        /* Runs of one page are neighbours, or the page is left as it is. */
+        /* Runs of one page must be adjacent; otherwise the page is not moved. */
         for (int32_t k = i; k < n && page_of(t, runs[k]) == page; k++) {
             named++;
             end = TN__MAX(end, run_end_in_page(t, runs[k]));
@@ -237,8 +239,8 @@ static bool page_is_private(const tn__page_table *t, int32_t seq, int32_t i) {
 
 static tn_page_run *list_in_progress(const tn__page_table *t) { return tn__page_entries(t, tn__page_lists(t)) + 1; }
 
-/* Adds a run to the list in progress, joined with the one before it where they continue each other. False: the list
- * is full. */
+/* Adds a run to the list in progress, merged with the previous one if it continues that. False: the list is
+ * full. */
 static bool list_run(const tn__page_table *t, int32_t *n, tn_page_run run) {
     tn_page_run *list = list_in_progress(t), *last = &list[*n - 1];
     if (run.count < 1) return true;
@@ -299,7 +301,7 @@ static void begin_taking(tn__page_table *t, int32_t seq) {
     s->next_position = last.first + last.count;
 }
 
-/* Whether no sequence gets too many runs, if every new run has a page of its own. */
+/* Whether no sequence gets too many runs, if every new run has its own page. */
 static bool runs_fit(tn__page_table *t, int32_t n, const int32_t *positions, const int32_t *seqs) {
     t->batch++;
     for (int32_t i = 0; i < n; i++) {
@@ -360,7 +362,7 @@ static int32_t take_cell(tn__page_table *t, int32_t seq, int32_t position) {
     return run.cell;
 }
 
-/* Undoes taking a cell, the last one that was taken. */
+/* Undoes the last allocation of a cell. */
 static void untake_cell(tn__page_table *t, int32_t seq, int32_t cell) {
     tn__sequence_runs *s = &t->sequences[seq];
     tn__page *p = &t->pages[cell / t->page];
@@ -630,7 +632,7 @@ int32_t tn__pages_number(tn__page_table *t, int32_t begin, int32_t end) {
     return n;
 }
 
-/* Lists a sequence's runs with the cells' numbers in place of the cells, cut at the borders of pages. */
+/* Lists a sequence's runs with the cells' numbers instead of the cells, cut at page boundaries. */
 static bool list_numbered(const tn__page_table *t, int32_t seq, int32_t *n) {
     for (int32_t i = 0; i < t->sequences[seq].n; i++) {
         tn_page_run run = tn__page_run_at(t, seq, i);

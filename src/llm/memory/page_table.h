@@ -1,12 +1,12 @@
 /* Page tables: which cells of a group of layers are in use, and the runs of cells that every sequence sees.
  *
  * The cells of a group are divided into pages of equal size. A sequence sees a list of runs: consecutive cells inside
- * one page with consecutive positions. Several runs, of one sequence or of several, may name the same page; a page is
- * free when no run names it. Cells of a page are written in order; `used` counts those written. A sequence appends to
- * its last page where its last run ends at the last written cell, otherwise it begins a new page, so that what other
- * sequences see never changes and sharing copies nothing.
+ * one page with consecutive positions. Several runs, of one sequence or of several, may refer to the same page; a
+ * page is free when no run refers to it. Cells of a page are written in order; `used` counts those written. A
+ * sequence appends to its last page if its last run ends at the last written cell; otherwise it begins a new page.
+ * Cells that other sequences see therefore never change, and sharing needs no copies.
  *
- * This module keeps the tables only. The cells' contents, and the copies of the tables on devices, are kv_cache.c's.
+ * This module has only the tables. The cells' contents, and the copies of the tables on devices, are in kv_cache.c.
  */
 #ifndef TN_LLM_MEMORY_PAGE_TABLE_H
 #define TN_LLM_MEMORY_PAGE_TABLE_H
@@ -14,17 +14,17 @@
 #include <tenon/tensor.h>
 
 typedef struct tn__page {
-    int32_t refs;   /* runs that name the page; 0: free */
+    int32_t refs;   /* runs that refer to the page; 0: free */
     int32_t used;   /* cells written */
     int32_t writer; /* the sequence whose last run is open here, -1 for none */
 } tn__page;
 
 typedef struct tn__sequence_runs {
     int32_t n;
-    int32_t tail;                   /* cells of the last run; its entry says more while the run is open */
-    bool open;                      /* the last run's entry covers the rest of its page */
-    int32_t dirty_first, dirty_end; /* entries that the devices do not have yet; entry 0 is the header */
-    /* Used while a batch takes cells. */
+    int32_t tail; /* cells of the last run; its table entry has a larger count while the run is open */
+    bool open;    /* the last run's entry covers the rest of its page */
+    int32_t dirty_first, dirty_end; /* entries not yet sent to the devices; entry 0 is the header */
+    /* Used while cells are allocated for a batch. */
     int32_t next_position, room, runs;
     uint32_t batch;
 } tn__sequence_runs;
@@ -33,7 +33,7 @@ typedef struct tn__page_table {
     int32_t n_pages;         /* 0: the group is not used */
     int32_t page;            /* cells per page */
     int32_t limit;           /* cells that may be in use */
-    int32_t window;          /* 0: none; otherwise pages behind the window are given back */
+    int32_t window;          /* 0: none; otherwise pages outside the window are freed */
     bool causal;             /* last runs may be open: cells above a query's position are hidden */
     int32_t n_seqs, n_lists; /* sequences; with the lists of kept prefixes, which only the host has */
     int32_t n_branches; /* lists after those: branches of trees of guesses, which devices have after the sequences */
@@ -44,7 +44,7 @@ typedef struct tn__page_table {
     tn_page_run *runs; /* [lists][1 + max_runs]: the tables as devices see them */
     tn__sequence_runs *sequences;
     int32_t used, peak; /* cells */
-    int32_t removed;    /* cells that sequences have lost since pages were last examined for gathering */
+    int32_t removed;    /* cells that sequences have lost since pages were last examined for compaction */
     uint32_t changes;   /* of the tables so far */
     uint32_t batch;
 } tn__page_table;
@@ -55,7 +55,7 @@ int32_t tn__page_size(int32_t n_ctx, int32_t n_seqs);
  * and `n_ubatch` new tokens need. TN_E_TOO_BIG. */
 tn_status tn__page_table_size(tn__page_table *table, int32_t cells, int32_t page, int32_t window, int32_t n_ubatch,
                               int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, bool causal);
-/* Adds lists of branches, and pages for the tokens that each has of its own. TN_E_TOO_BIG. */
+/* Adds lists of branches, and pages for the tokens of each branch. TN_E_TOO_BIG. */
 tn_status tn__page_table_add_branches(tn__page_table *table, int32_t n, int32_t tokens);
 /* Host memory that tn__page_table_allocate takes. */
 tn_status tn__page_table_bytes(const tn__page_table *table, size_t *bytes);
@@ -79,16 +79,17 @@ static inline int32_t tn__run_position(tn_page_run run, int32_t cell) {
     return (int32_t)(((int64_t)run.first + cell) / run.divisor);
 }
 
-/* Takes a cell for every token and lists the cells. TN_E_FULL: there are too few; nothing has changed. */
+/* Allocates a cell for every token and lists the cells. TN_E_FULL: there are too few; nothing has changed. */
 tn_status tn__pages_take(tn__page_table *table, int32_t n, const int32_t *positions, const int32_t *seqs,
                          int32_t *rows);
-/* The cell that the sequence's next token gets, where taking it does not change the table of the devices, or -1. */
+/* The cell of the sequence's next token, if allocating it does not change the devices' table, or -1. */
 int32_t tn__pages_next_cell(const tn__page_table *table, int32_t seq, int32_t position);
-/* Gives back runs behind the window of every later query. The first token of each sequence has its lowest position.
+/* Frees runs outside the window of every later query. The first token of each sequence in the batch has its lowest
+ * position.
  */
 void tn__pages_leave_window(tn__page_table *table, int32_t n, const int32_t *positions, const int32_t *seqs);
-/* Removes the positions from … to - 1 of a sequence; to < 0: to its end. TN_E_FULL: the table has no room for the
- * run that is cut in two; nothing has changed. */
+/* Removes the positions from … to - 1 of a sequence; to < 0: to its end. TN_E_FULL: the table has no entry for
+ * the run that is cut in two; nothing has changed. */
 tn_status tn__pages_remove(tn__page_table *table, int32_t seq, int32_t from, int32_t to);
 /* The target sees the source's cells at these positions too. TN_E_FULL as above. */
 tn_status tn__pages_copy(tn__page_table *table, int32_t source, int32_t target, int32_t from, int32_t to);
@@ -101,27 +102,28 @@ void tn__pages_set_positions(tn__page_table *table, int32_t seq, int32_t run, in
 bool tn__pages_shared(const tn__page_table *table, int32_t seq, int32_t run);
 /* Moves a run's cells to a new page and lists old and new cells. TN_E_FULL. */
 tn_status tn__pages_detach(tn__page_table *table, int32_t seq, int32_t run, int32_t *from, int32_t *to);
-/* Adds a run at the end of a sequence, whose cells are taken as written. TN_E_FULL. */
+/* Adds a run at the end of a sequence; its cells count as written. TN_E_FULL. */
 tn_status tn__pages_append(tn__page_table *table, int32_t seq, tn_page_run run);
-/* A free page, which the caller names in runs at once or gives back, or -1. */
+/* Allocates a page, or -1. The caller refers to it in runs immediately or frees it. */
 int32_t tn__pages_new(tn__page_table *table);
-/* Gives back a new page unless a run names it. */
+/* Frees a new page unless a run refers to it. */
 void tn__pages_give_back(tn__page_table *table, int32_t page);
 /* The lowest and the highest position of a sequence; false if it sees none. */
 bool tn__pages_extent(const tn__page_table *table, int32_t seq, int32_t *first, int32_t *last);
 /* Pages that become free when the sequences begin … end - 1 are removed. */
 int32_t tn__pages_freed_by(tn__page_table *table, int32_t begin, int32_t end);
-/* Gathers the runs of a sequence's private pages into as few pages as they fill. Lists the cells to move: contents
- * move from from[i] to to[i] in this order, at most `room` of them. Returns their number; 0: nothing to gather. */
+/* Compacts the runs of a sequence's private pages into as few pages as possible. Lists the cells to move: contents
+ * move from from[i] to to[i] in this order, at most `room` of them. Returns their number; 0: nothing to compact. */
 int32_t tn__pages_gather(tn__page_table *table, int32_t seq, int32_t room, int32_t *from, int32_t *to);
 /* Numbers the cells that the sequences begin … end - 1 see, in order: table->numbers, -1 for the others. Returns how
  * many. */
 int32_t tn__pages_number(tn__page_table *table, int32_t begin, int32_t end);
-/* Whether every sequence has room for its runs after tn__pages_compact. The cells of all sequences are numbered. */
+/* Whether every sequence has enough entries for its runs after tn__pages_compact. The cells of all sequences are
+ * numbered. */
 bool tn__pages_can_compact(tn__page_table *table);
 /* After the contents of every numbered cell were moved to the cell of that number. */
 void tn__pages_compact(tn__page_table *table);
-/* TN_E_FULL, with the figures. */
+/* Returns TN_E_FULL with a message that has the numbers of cells. */
 tn_status tn__pages_fail_full(const tn__page_table *table, int32_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* The prefix tree as a report: what sequences and kept prefixes hold, and which of them begin with the same cells. */
+/* The report of the prefix tree: sequences, kept prefixes, and the cells that they have in common. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -50,8 +50,8 @@ static int32_t own_cells(const tn__page_table *t, int32_t list) {
     return n;
 }
 
-/* Adds an entry in its order: sequences, then prefixes, the most recently used first. The last one drops out when
- * there is no room. */
+/* Adds an entry in its order: sequences, then prefixes, the most recently used first. When the list is full, the
+ * last one is dropped. */
 static void add_tree_entry(tn_prefix_info *list, int32_t capacity, int32_t *n, tn_prefix_info entry) {
     int32_t at = *n;
     if (at == capacity && (!list[at - 1].last_used || entry.last_used <= list[at - 1].last_used)) return;

@@ -1,10 +1,10 @@
-/* Kept prefixes: lists of runs beside those of the sequences, found by the tokens of their cells.
+/* Kept prefixes: lists of runs in addition to those of the sequences, looked up by the tokens of their cells.
  *
  * A prefix that is kept is a list of runs like a sequence's, in the same page tables. Prefixes that share cells share
- * pages, so that a tree of conversations takes the pages of its distinct tokens. Every cell remembers its token and a
- * hash of the key and of all tokens up to its own. The hash decides where the tokens before a list's first cell are
- * gone (windows); tokens are compared one by one wherever they are there. A prefix that makes room leaves its content
- * to the tiers below (tier.h), from where a later sequence may take it. */
+ * pages, so that a tree of conversations takes the pages of its distinct tokens. Every cell has its token and a hash
+ * of the key and of all tokens up to its own. The hash represents the tokens before a list's first cell, which are
+ * not present with windows; tokens that are present are compared one by one. The content of an evicted prefix moves
+ * to the tiers (tier.h), from where a later sequence may take it. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* The group whose cells remember tokens. */
+/* The group whose cells have tokens. */
 static int remembered_group(const tn_session_plan *p) {
     return p->kv.groups[TN__CACHE_FULL].n_pages ? TN__CACHE_FULL : TN__CACHE_WINDOW;
 }
@@ -74,7 +74,7 @@ static tn__hash128 hash_of_key(const tn__prefixes *x, uint64_t key) { return has
 /* Of the tokens up to this one. */
 static tn__hash128 hash_after(tn__hash128 before, tn_token token) { return hash_with(before, (uint32_t)token); }
 
-/* The cell at a position of a list, or -1. The last runs are the likely ones. */
+/* The cell at a position of a list, or -1. Searches from the last run, the most likely one. */
 static int32_t cell_at(const tn__page_table *t, int32_t list, int32_t position) {
     for (int32_t i = t->sequences[list].n - 1; i >= 0; i--) {
         const tn_page_run run = tn__page_run_at(t, list, i);
@@ -193,10 +193,11 @@ static int32_t match_list(const tn_session *s, int32_t list, const tn_token *tok
     return matched == head.first ? 0 : matched;
 }
 
-/* What the lists hold of the tokens: the longest prefix that a sequence can continue and the longest one of all. */
+/* The longest prefix of the tokens in any list that a sequence can continue, and the longest one regardless of that.
+ */
 typedef struct prefix_matches {
     int32_t found, longest;    /* -1: none */
-    int32_t matching, matched; /* windows and states are not asked for */
+    int32_t matching, matched; /* regardless of windows and states */
 } prefix_matches;
 
 static prefix_matches match_lists(const tn_session *s, int32_t seq, const tn_token *tokens, int32_t n_tokens) {
@@ -224,8 +225,8 @@ static tn_status check_prefixes(const tn_session *s, int32_t seq) {
     return TN_OK;
 }
 
-/* Prefixes that a kept one begins with stay on the device at least as long: they are there only where layers have
- * windows or states. */
+/* Prefixes of a kept prefix stay on the device at least as long. They exist only where layers have windows or
+ * states. */
 void tn__prefix_touch(tn_session *s, int32_t list) {
     const tn__page_table *t = remembered_pages(s);
     tn__prefixes *x = &s->prefixes;
@@ -241,7 +242,7 @@ void tn__prefix_touch(tn_session *s, int32_t list) {
     }
 }
 
-/* A sequence took the prefix, or it was kept for its own sake. */
+/* A sequence took the prefix, or it was kept explicitly. */
 static void use_prefix(tn_session *s, int32_t list) { /* -1: nothing */
     tn__prefix_touch(s, list);
     if (list >= s->plan->kv.n_seqs)
@@ -289,11 +290,11 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
         x->in_use = -1;
     }
     if (!*n_taken && m.found >= 0 && t->sequences[m.found].n &&
-        tn__prefix_continues(s, m.found, m.longest)) { /* loading may have made room */
+        tn__prefix_continues(s, m.found, m.longest)) { /* loading may have evicted prefixes */
         use_prefix(s, m.found);
         const tn_status status = copy_cells(s, m.found, seq, m.longest);
         if (status != TN_OK) remove_list(s, seq);
-        if (status != TN_OK) return status == TN_E_FULL ? TN_OK : status; /* decoding does without it */
+        if (status != TN_OK) return status == TN_E_FULL ? TN_OK : status; /* decoding works without it */
         tn__recurrent_copy(&s->plan->kv.states, m.found, seq);
         *n_taken = m.longest;
     }
@@ -366,7 +367,8 @@ tn_status tn_session_prefix_keep(tn_session *s, int32_t seq) {
             use_prefix(s, list);
             return TN_OK;
         }
-        /* A prefix of this one, which can stand for it at any length; with windows or states only at its own. */
+        /* Whether this prefix is contained in the other, which can then replace it at any length; with windows or
+         * states only at equal length. */
         if (last < n - 1 && tn__prefix_hash_at(s, seq, last) == tn__prefix_hash_at(s, list, last) &&
             !s->plan->kv.groups[TN__CACHE_WINDOW].n_pages && !s->plan->kv.states.n_rows)
             tn__prefix_remove(s, list);
@@ -378,8 +380,8 @@ tn_status tn_session_prefix_keep(tn_session *s, int32_t seq) {
     return TN_OK;
 }
 
-/* Whether prefix a makes room before b: the least recently used first, of one text the end before the beginning.
- * Where windows need pages, spare checkpoints go first, then those that served no sequence for longest. */
+/* Whether prefix a is evicted before b: the least recently used first, the end of a text before its beginning.
+ * If windows need pages, spare checkpoints are evicted first, then the least recently taken. */
 static bool goes_before(const tn_session *s, int32_t a, int32_t b, bool for_windows) {
     const tn__prefixes *x = &s->prefixes;
     const tn__page_table *t = remembered_pages(s);
@@ -448,7 +450,7 @@ tn_status tn_session_prefix_note(tn_session *s, int32_t seq, uint64_t key, const
         return tn_fail(TN_E_STATE, "sequence %d does not hold %d tokens from its beginning on", seq, n_tokens);
     for (int32_t i = 0; i < t->sequences[seq].n; i++)
         if (tn__pages_shared(t, seq, i))
-            return tn_fail(TN_E_STATE, "sequence %d shares cells with others: they have their tokens", seq);
+            return tn_fail(TN_E_STATE, "sequence %d shares cells with others, whose tokens are already known", seq);
     key = tn__sequence_key(s, seq, key); /* what it computes depends on its adapters as well */
     (void)hash_prompt(x, key, tokens, n_tokens);
     for (int32_t i = 0; i < t->sequences[seq].n; i++) {

@@ -59,7 +59,7 @@ static void release_row(tn__recurrent *s, int32_t row) {
     if (row >= 0) s->refs[row]--;
 }
 
-/* Gives up the states that a sequence holds, from the i-th on. */
+/* Drops the states that a sequence holds, from the i-th on. */
 static void release_held(tn__recurrent *s, int32_t seq, int32_t i) {
     if (!s->n_guess || seq >= s->n_seqs) return;
     for (int32_t k = i; k < s->n_held[seq]; k++) release_row(s, s->held[seq * s->n_guess + k].row);
@@ -94,7 +94,7 @@ static bool continue_sequence(tn__recurrent *s, tn__state_owner *o) {
     return true;
 }
 
-/* Takes back what the two above have done for this micro-batch. */
+/* Undoes the effects of the two functions above for this micro-batch. */
 static void undo_choice(tn__recurrent *s, tn__state_owner *o) {
     const bool began = o->n == o->n_before;
     if (began && o->before != TN__STATE_LOST) {
@@ -161,7 +161,7 @@ tn_status tn__recurrent_take(tn__recurrent *s, int32_t n, const int32_t *positio
 }
 
 int32_t tn__recurrent_checkpoint(tn__recurrent *s, int32_t i, tn__step *steps) {
-    if (steps[i].write >= 0) { /* its sequence's last token: the sequence goes on in another row */
+    if (steps[i].write >= 0) { /* its sequence's last token: the sequence continues in another row */
         s->refs[steps[i].write]++;
         return steps[i].write;
     }
@@ -209,11 +209,10 @@ tn_status tn__recurrent_rewind(tn__recurrent *s, int32_t seq, int32_t n) {
     const tn__held_state *held = s->n_guess ? s->held + seq * s->n_guess : NULL;
     while (held && at < s->n_held[seq] && held[at].n != n) at++;
     if (!held || at == s->n_held[seq])
-        return tn_fail(
-            TN_E_UNSUPPORTED,
-            "sequence %d has recurrent state of %d tokens and holds none of %d: only guessed tokens can be "
-            "taken back",
-            seq, tn__recurrent_tokens(s, seq), n);
+        return tn_fail(TN_E_UNSUPPORTED,
+                       "sequence %d has recurrent state of %d tokens and none of %d: only guessed tokens can be "
+                       "taken back",
+                       seq, tn__recurrent_tokens(s, seq), n);
     release_row(s, o->row);
     o->row = held[at].row;
     o->n = n;

@@ -1,13 +1,13 @@
-/* Recurrent state: what layers that are not attention remember of a sequence, in rows of fixed size.
+/* Recurrent state: the memory of layers other than attention, in rows of fixed size.
  *
  * Every list (a sequence, or a kept prefix) has at most one row, which holds the state after its first `n` tokens.
- * Lists may share a row; a sequence whose row is shared writes to another one. While a batch is decoded the row from
- * before it is kept, where there is a free row to write to, so that a failed batch leaves the sequence as it was; a
- * sequence for which there was none loses its state with the batch. A checkpoint is the state after any token of a
- * micro-batch: the op writes it to a row of its own, which a kept prefix gets after the micro-batch. Before each
- * guessed token the state is held in a row of its own until the guess was checked, so that the sequence can return.
+ * Lists may share a row; a sequence whose row is shared writes to another one. While a batch is decoded the previous
+ * row is kept if there is a free row to write to, so that a failed batch leaves the sequence unchanged; without a
+ * free row, a failed batch loses the state. A checkpoint is the state after any token of a micro-batch: the op writes
+ * it to a separate row, which a kept prefix gets after the micro-batch. The state before each guessed token is kept
+ * in a separate row until the guess was verified, so that the sequence can be rolled back.
  *
- * This module keeps the table only. The rows themselves are tensors of kv_cache.c, one or two per layer. */
+ * This module has only the table. The rows themselves are tensors of kv_cache.c, one or two per layer. */
 #ifndef TN_LLM_MEMORY_RECURRENT_H
 #define TN_LLM_MEMORY_RECURRENT_H
 
@@ -26,7 +26,7 @@ typedef struct tn__state_owner {
     int32_t n;      /* tokens that it covers */
     int32_t before; /* the row from before the batch, TN__STATE_SAME, or TN__STATE_LOST */
     int32_t n_before;
-    int32_t read; /* the row that the micro-batch begins with; between micro-batches of no meaning */
+    int32_t read; /* the row that the micro-batch begins with; meaningless between micro-batches */
     int32_t last; /* index of its last token in the micro-batch, -1 between micro-batches */
 } tn__state_owner;
 enum { TN__STATE_NONE = -1, TN__STATE_SAME = -2, TN__STATE_LOST = -3 };
@@ -40,16 +40,16 @@ typedef struct tn__recurrent {
     int32_t n_rows;  /* 0: the model has no recurrent layers */
     int32_t n_guess; /* states that a sequence can hold */
     int32_t n_seqs, n_lists;
-    int32_t *refs; /* lists that name the row, batches that keep it, and checkpoints without a list yet */
+    int32_t *refs; /* lists that use the row, batches that keep it, and checkpoints without a list yet */
     tn__state_owner *owners;
     tn__held_state *held; /* [sequence][n_guess] */
     int32_t *n_held;      /* per sequence */
     uint32_t changes;
 } tn__recurrent;
 
-/* Rows for every sequence, `n_checkpoints` prefixes, and one more, so that a sequence can keep a state while it goes
- * on. With guesses every sequence has rows for those before `n_guess` tokens and for the one before its batch. Takes
- * no memory. */
+/* Rows for every sequence, `n_checkpoints` prefixes, and one more, so that a sequence can keep a state while it
+ * continues. With guesses every sequence has rows for the states before `n_guess` tokens and for the one before its
+ * batch. Allocates no memory. */
 void tn__recurrent_size(tn__recurrent *states, int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints,
                         int32_t n_guess);
 tn_status tn__recurrent_bytes(const tn__recurrent *states, size_t *bytes);
@@ -60,15 +60,15 @@ void tn__recurrent_free(tn__recurrent *states);
  * TN_E_UNSUPPORTED. TN_E_FULL: every row is in use; nothing has changed. */
 tn_status tn__recurrent_take(tn__recurrent *states, int32_t n, const int32_t *positions, const int32_t *seqs,
                              tn__step *steps);
-/* The row that receives the state after token i of the micro-batch just taken, beside its sequence's own. It is the
- * caller's, who gives it to a list or releases it. -1: none is free. */
+/* An additional row that receives the state after token i of the last micro-batch. The caller owns it, and gives it
+ * to a list or releases it. -1: none is free. */
 int32_t tn__recurrent_checkpoint(tn__recurrent *states, int32_t i, tn__step *steps);
 void tn__recurrent_release(tn__recurrent *states, int32_t row);
-/* Of the micro-batch just taken: holds the state before every guessed token, and gives up what sequences without
- * guesses have held. TN_E_FULL: a sequence has more guesses than it can hold states. */
+/* For the last micro-batch: keeps the state before every guessed token, and releases the states kept by
+ * sequences without guesses. TN_E_FULL: a sequence has more guesses than it can keep states. */
 tn_status tn__recurrent_hold(tn__recurrent *states, int32_t n, const int32_t *positions, const int32_t *seqs,
                              const bool *guesses, tn__step *steps);
-/* The sequence has the state after its first n tokens again, if it is held or the present one. TN_E_UNSUPPORTED. */
+/* Restores the state after the sequence's first n tokens, if it is kept or current. Otherwise TN_E_UNSUPPORTED. */
 tn_status tn__recurrent_rewind(tn__recurrent *states, int32_t seq, int32_t n);
 /* Gives an empty list a checkpoint's row, with the state after n tokens. */
 void tn__recurrent_adopt(tn__recurrent *states, int32_t list, int32_t row, int32_t n);

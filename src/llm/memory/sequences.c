@@ -10,7 +10,7 @@ static tn_status check_sequence(const tn_session *s, int32_t seq, bool any) {
     return TN_OK;
 }
 
-/* Recurrent state cannot forget a part of a sequence: only all of it, or what it does not cover. */
+/* With recurrent state, only a whole sequence can be removed, or tokens that the state does not cover. */
 static tn_status remove_states(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     tn__recurrent *states = &s->plan->kv.states;
     for (int pass = 0; states->n_rows && pass < 2; pass++)
@@ -110,7 +110,7 @@ int32_t tn_session_seq_last(const tn_session *s, int32_t seq) {
     return highest;
 }
 
-/* The group that stands for the cache in reports. */
+/* The group that represents the cache in reports. */
 static tn__page_table *reported_pages(const tn_session *s) {
     return &s->plan->kv.groups[s->plan->kv.groups[TN__CACHE_FULL].n_pages ? TN__CACHE_FULL : TN__CACHE_WINDOW];
 }

@@ -82,7 +82,7 @@ static uint64_t state_bytes(const tn_session *s, const state_header *h) {
     return size + (uint64_t)h->recurrent * recurrence_bytes(s);
 }
 
-/* What computed the cells beside the model. */
+/* Identifies the adapters and control vectors that computed the cells. */
 static uint64_t state_adapters(const tn_session *s, int32_t seq) {
     uint64_t h = tn__controls_hash(&s->plan->params);
     for (int32_t i = 0; i < s->plan->kv.n_seqs; i++) {
@@ -133,7 +133,7 @@ static char *put_runs(const tn_session *s, int group, int32_t seq, char *p) {
         p += sizeof n;
         for (uint32_t k = 0; k < n; k++, p += sizeof(tn_page_run)) {
             tn_page_run run = tn__page_run_at(t, i, (int32_t)k);
-            run.cell = t->numbers[run.cell]; /* a run's cells are neighbours in the state too */
+            run.cell = t->numbers[run.cell]; /* a run's cells are adjacent in the state, too */
             memcpy(p, &run, sizeof run);
         }
     }
@@ -208,8 +208,8 @@ static tn_status check_state_header(const tn_session *s, int32_t seq, const char
     if (h->version != STATE_VERSION)
         return tn_fail(TN_E_VERSION, "the state has version %u, this program reads %d", h->version, STATE_VERSION);
     if (h->size != size)
-        return tn_fail(TN_E_FORMAT, "the state says it has %llu bytes, there are %zu", (unsigned long long)h->size,
-                       size);
+        return tn_fail(TN_E_FORMAT, "the state should have %llu bytes according to its header, it has %zu",
+                       (unsigned long long)h->size, size);
     uint64_t sum;
     memcpy(&sum, from + size - sizeof sum, sizeof sum);
     if (sum != tn__hash_bytes(from, size - sizeof sum, 0))
@@ -249,7 +249,7 @@ static tn_status check_state_run(const state_header *h, int group, tn_page_run r
     return TN_OK;
 }
 
-/* The runs that a saved run becomes: it is cut at the borders of this session's pages. */
+/* Converts a saved run: it is cut at the boundaries of this session's pages. */
 static int32_t parts_of_run(const tn__page_table *t, tn_page_run run) {
     return (run.cell + run.count - 1) / t->page - run.cell / t->page + 1;
 }
@@ -389,7 +389,7 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
             }
         }
         if (status == TN_OK) status = write_recurrences(s, seq, &h, &p);
-        /* No part of a state stays. */
+        /* Removes a partly loaded state. */
         if (status != TN_OK) (void)tn_session_seq_remove(s, seq, 0, -1);
     }
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(pages[g]);
@@ -402,7 +402,7 @@ static tn_status write_state_file(int file, const char *bytes, size_t size, cons
     while (size) {
         ssize_t n = write(file, bytes, size);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return tn_fail(TN_E_IO, "%s cannot be written: %s", path, strerror(errno));
+        if (n <= 0) return tn_fail(TN_E_IO, "cannot write %s: %s", path, strerror(errno));
         bytes += n;
         size -= (size_t)n;
     }
@@ -422,15 +422,15 @@ tn_status tn_session_save(tn_session *s, int32_t seq, const char *name) {
         snprintf(temporary, length, "%s.%ld.partial", path, (long)getpid());
         int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
         if (file < 0) {
-            status = tn_fail(TN_E_IO, "%s cannot be made: %s", temporary, strerror(errno));
+            status = tn_fail(TN_E_IO, "cannot create %s: %s", temporary, strerror(errno));
         } else {
             status = write_state_file(file, bytes, size, temporary);
             if (status == TN_OK && fsync(file) != 0)
-                status = tn_fail(TN_E_IO, "%s cannot be written: %s", temporary, strerror(errno));
+                status = tn_fail(TN_E_IO, "cannot write %s: %s", temporary, strerror(errno));
             if (close(file) != 0 && status == TN_OK)
-                status = tn_fail(TN_E_IO, "%s cannot be written: %s", temporary, strerror(errno));
+                status = tn_fail(TN_E_IO, "cannot write %s: %s", temporary, strerror(errno));
             if (status == TN_OK && rename(temporary, path) != 0)
-                status = tn_fail(TN_E_IO, "%s cannot be renamed to %s: %s", temporary, path, strerror(errno));
+                status = tn_fail(TN_E_IO, "cannot rename %s to %s: %s", temporary, path, strerror(errno));
             if (status != TN_OK) unlink(temporary);
         }
     }
@@ -443,7 +443,7 @@ tn_status tn_session_save(tn_session *s, int32_t seq, const char *name) {
 tn_status tn_session_load(tn_session *s, int32_t seq, const char *path) {
     if (!s || !path) return tn_fail(TN_E_INVALID, "tn_session_load: NULL argument");
     int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return tn_fail(TN_E_IO, "%s cannot be opened: %s", path, strerror(errno));
+    if (file < 0) return tn_fail(TN_E_IO, "cannot open %s: %s", path, strerror(errno));
     struct stat info;
     tn_status status = TN_OK;
     char *bytes = NULL;
@@ -455,7 +455,7 @@ tn_status tn_session_load(tn_session *s, int32_t seq, const char *path) {
         ssize_t n = read(file, bytes + done, size - done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            status = tn_fail(TN_E_IO, "%s cannot be read: %s", path, n < 0 ? strerror(errno) : "it became shorter");
+            status = tn_fail(TN_E_IO, "cannot read %s: %s", path, n < 0 ? strerror(errno) : "it became shorter");
         else
             done += (size_t)n;
     }

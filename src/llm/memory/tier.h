@@ -1,10 +1,10 @@
-/* Tiers below the KV cache: what kept prefixes leave when they make room is kept in host memory, then on disk, and
- * comes back when a sequence begins with the same tokens.
+/* Tiers below the KV cache: the contents of evicted prefixes are stored in host memory, then on disk, and loaded
+ * when a sequence begins with the same tokens.
  *
  * The content is cut into blobs. A blob holds the cells of up to TN__BLOCK tokens, which lie in one block of
  * positions [k·TN__BLOCK, (k + 1)·TN__BLOCK), of all layers of one kind; or the recurrent state after a token. Its
  * key is the hash of the model's identity, the caller's key and all tokens up to its first one; its own tokens are
- * kept beside it and compared one by one. Blobs with the same tokens are kept once, so that a tree of conversations
+ * stored with it and compared one by one. Blobs with the same tokens are stored once, so that a tree of conversations
  * takes the memory of its distinct blocks. A blob is read only after its checksum was verified. */
 #ifndef TN_LLM_MEMORY_TIER_H
 #define TN_LLM_MEMORY_TIER_H
@@ -24,7 +24,7 @@ __extension__ typedef unsigned __int128 tn__hash128;
  * the last one that the state covers. */
 enum { TN__BLOB_STATES = TN__CACHE_GROUPS, TN__BLOB_KINDS };
 
-/* What a blob of a kind consists of: one row of every part per token. */
+/* The parts of the blobs of a kind: each has one row per token. */
 typedef struct tn__blob_part {
     tn_tensor *tensor; /* rows by cell, or by state */
     size_t row;        /* bytes */
@@ -47,7 +47,7 @@ typedef struct tn__blob {
     int32_t n;          /* tokens; 0: a file that is counted but cannot be used */
     int32_t next;       /* with the same bucket, or of the unused ones; -1: none */
     int32_t unit;       /* host memory: its first unit */
-    int32_t pins;       /* users, who need it to stay */
+    int32_t pins;       /* pins: users that prevent its eviction */
     bool resident;      /* in host memory: the device has it as well */
     bool handled;       /* in host memory: it was written to disk, or could not be */
     bool seen;          /* on disk: the folder has it */
@@ -62,7 +62,7 @@ typedef struct tn__blob_index {
     uint64_t *used; /* per blob: when; 0: unused entry */
 } tn__blob_index;
 
-/* What is looked for or stored. */
+/* The key and tokens of a lookup or insertion. */
 typedef struct tn__blob_id {
     tn__hash128 key;
     int32_t kind, from, n;
@@ -72,11 +72,11 @@ typedef struct tn__blob_id {
 size_t tn__blob_index_bytes(int32_t capacity);
 /* An empty index in memory of that size, aligned to 16. */
 void tn__blob_index_bind(tn__blob_index *index, int32_t capacity, void *memory);
-/* The blob with the longest common beginning, of *common > 0 tokens; -1: none. */
+/* The blob with the longest common prefix, of *common > 0 tokens; -1: none. */
 int32_t tn__blob_index_find(const tn__blob_index *index, const tn__blob_id *id, int32_t *common);
 /* A blob that holds all of these tokens, or -1. */
 int32_t tn__blob_index_holds(const tn__blob_index *index, const tn__blob_id *id);
-/* A blob whose tokens these tokens begin with, and go on after; -1: none. */
+/* A blob whose tokens are a proper prefix of these tokens; -1: none. */
 int32_t tn__blob_index_shorter(const tn__blob_index *index, const tn__blob_id *id);
 /* The blob whose file has this name, or -1. */
 int32_t tn__blob_index_named(const tn__blob_index *index, tn__hash128 key, uint64_t mark, int32_t kind);
@@ -102,7 +102,7 @@ static inline char *tn__blob_piece(const tn__blob_content *c, size_t offset, siz
     if (*size > c->unit - inside) *size = c->unit - inside;
     return c->base + (size_t)c->units[offset / c->unit] * c->unit + inside;
 }
-/* The checksum of the content, whatever its pieces. A change of any one word changes it. */
+/* The checksum of the content, independent of its pieces. It detects every change of a single word. */
 uint64_t tn__blob_sum(const tn__blob_content *content, size_t bytes);
 
 /* ---- Host memory (tier_host.c) ---- */
@@ -127,12 +127,12 @@ size_t tn__host_tier_bytes_for(int32_t n, size_t unit);
 tn_status tn__host_tier_allocate(tn__host_tier *tier);
 void tn__host_tier_free(tn__host_tier *tier);
 int32_t tn__host_tier_units(const tn__host_tier *tier, size_t bytes);
-/* Adds a blob; room was made. It is pinned. */
+/* Adds a blob, for which there is space. It is pinned. */
 int32_t tn__host_tier_add(tn__host_tier *tier, const tn__blob_id *id, size_t bytes);
 bool tn__host_tier_has_room(const tn__host_tier *tier, size_t bytes);
 void tn__host_tier_remove(tn__host_tier *tier, int32_t blob);
 void tn__host_tier_touch(tn__host_tier *tier, int32_t blob);
-/* The device has it now: it makes room first. */
+/* Marks a blob as present on the device: it is evicted first. */
 void tn__host_tier_demote(tn__host_tier *tier, int32_t blob);
 tn__blob_content tn__host_tier_content(const tn__host_tier *tier, int32_t blob);
 
@@ -151,18 +151,18 @@ typedef struct tn__disk_tier {
     bool noted_damage, noted_failure;
 } tn__disk_tier;
 
-/* How many files an index has room for, when blobs have up to TN__BLOCK units. */
+/* The capacity of an index in files, if blobs have up to TN__BLOCK units. */
 int32_t tn__disk_tier_capacity(uint64_t budget, size_t unit);
-/* Opens or makes the folder and reads which blobs it has. A folder that cannot be used is TN_E_IO. */
+/* Opens or creates the folder and lists its blobs. TN_E_IO: the folder cannot be used. */
 tn_status tn__disk_tier_open(tn__disk_tier *tier, const char *path, uint64_t budget, int32_t capacity);
 void tn__disk_tier_close(tn__disk_tier *tier);
-/* Writes a file, after others have made room. `mutex` protects the index and is not held by the caller. */
+/* Writes a file, evicting others if necessary. `mutex` protects the index; the caller does not hold it. */
 tn_status tn__disk_tier_write(tn__disk_tier *tier, pthread_mutex_t *mutex, const tn__blob_id *id,
                               const tn__blob_content *content, size_t bytes, uint64_t sum);
-/* Reads and verifies the content of a blob. On a failure the blob is given up. Called without the mutex. */
+/* Reads and verifies the content of a blob. On failure the blob is dropped. Called without the mutex. */
 tn_status tn__disk_tier_read(tn__disk_tier *tier, pthread_mutex_t *mutex, const tn__blob_id *id, void *to,
                              size_t bytes);
-/* Gives up a blob. Called with the mutex. */
+/* Drops a blob. Called with the mutex. */
 void tn__disk_tier_remove(tn__disk_tier *tier, int32_t blob);
 
 /* Files (tier_file.c). Names have 48 hexadecimal digits, the kind, and a suffix. */
@@ -190,7 +190,7 @@ bool tn__blob_write_all(int file, const void *bytes, size_t size);
 
 /* ---- Tiers of a session (tiers.c, tier_take.c, tier_writer.c) ---- */
 
-/* Where a block of positions comes from. */
+/* The source of a block of positions. */
 typedef struct tn__tier_step {
     int32_t blob;               /* of the host's index */
     int32_t from, end;          /* the positions that it has for the prompt */
@@ -200,8 +200,8 @@ typedef struct tn__tier_step {
 } tn__tier_step;
 enum { TN__TIER_NONE, TN__TIER_HOST, TN__TIER_DISK };
 
-/* What a sequence gets of a kind of cells, as found: the positions from `first` on. A list on the device holds those
- * from `held` to held_end - 1, blobs the others. */
+/* What a sequence can take of a kind of cells: the positions from `first` on. A list on the device has those from
+ * `held` to held_end - 1, blobs have the others. */
 typedef struct tn__tier_range {
     int32_t first, held, held_end;
 } tn__tier_range;
@@ -218,12 +218,12 @@ typedef struct tn__tiers {
     tn__host_tier host;
     tn__disk_tier disk;
     tn_tier_usage counts;
-    /* The writer: a thread that writes blobs to disk before their room in host memory is needed. */
+    /* The writer: a thread that writes blobs to disk before their host memory is needed. */
     pthread_mutex_t mutex; /* of both indexes and of what follows */
     pthread_cond_t work, done;
     pthread_t thread;
     bool has_mutex, has_thread, stopping, flushing;
-    int32_t wanted; /* a blob whose room is needed now; -1: none */
+    int32_t wanted; /* a blob whose memory is needed now; -1: none */
 } tn__tiers;
 
 struct tn_session;
@@ -232,31 +232,31 @@ struct tn_session_plan;
 /* Copies rows a … b - 1 of a blob of n tokens from their cells, or to them. */
 tn_status tn__blob_copy(const tn__blob_kind *kind, int32_t n, int32_t a, int32_t b, const int32_t *cells,
                         const tn__blob_content *content, bool to_cells);
-/* Of all keys: with a disk the same in every session of this model with these settings, otherwise random. */
+/* Part of all keys: with a disk the same in every session of this model with these settings, otherwise random. */
 tn__hash128 tn__tiers_seed(const struct tn_session *session);
-/* Bytes that the tiers take: the host tier itself, and what they need beside it. */
+/* Bytes of the host tier, and of the metadata of all tiers. */
 tn_status tn__tiers_bytes(const struct tn_session_plan *plan, size_t *host, size_t *beside);
 tn_status tn__tiers_new(struct tn_session *session);
-/* Writes what is kept to disk, where there is one, and frees everything. */
+/* Writes the stored blobs to disk, if there is one, and frees everything. */
 void tn__tiers_free(struct tn_session *session);
-/* Before a kept prefix gives up its cells: copies what no other list holds. */
+/* Call before a kept prefix loses its cells: stores those that no other list holds. */
 void tn__tiers_store(struct tn_session *session, int32_t list);
-/* Before a list gives up its recurrent state, which covers n tokens: copies it. */
+/* Call before a list loses its recurrent state, which covers n tokens: stores it. */
 void tn__tiers_store_state(struct tn_session *session, int32_t list, int32_t n);
-/* Before a micro-batch takes cells: copies the blocks that leave the windows of its sequences, so that later ones can
- * branch anywhere in their texts. */
+/* Call before cells of a micro-batch are allocated: stores the blocks that leave the windows of its sequences, so
+ * that later sequences can branch anywhere in their texts. */
 void tn__tiers_leave_window(struct tn_session *session, int32_t n, const int32_t *positions, const int32_t *seqs);
-/* Gives up the blobs that the tokens begin with. Their hashes are those of the last prompt. */
+/* Drops the blobs that the tokens begin with. Their hashes are those of the last prompt. */
 void tn__tiers_forget(struct tn_session *session, const tn_token *tokens, int32_t n);
-/* Gives up all blobs in host memory. */
+/* Drops all blobs in host memory. */
 void tn__tiers_clear(struct tn_session *session);
-/* The number of tokens with which an empty sequence can begin, when `list` holds the first `n_held` of them (-1:
- * none does), and *n_full, what that were if all windows were held. The hashes of the tokens are those of the last
+/* The number of tokens with which an empty sequence can begin, if `list` holds the first `n_held` of them (-1:
+ * no list does). *n_full is that number if all windows were present. The hashes of the tokens are those of the last
  * prompt. */
 int32_t tn__tiers_find(struct tn_session *session, int32_t list, int32_t n_held, const tn_token *tokens, int32_t n,
                        int32_t *n_full);
-/* Lets an empty sequence begin with *n tokens, as found; *n becomes less where a blob cannot be used. After a failure
- * the sequence is empty. */
+/* Starts an empty sequence with *n tokens, as found; *n decreases if a blob cannot be used. After a failure the
+ * sequence is empty. */
 tn_status tn__tiers_load(struct tn_session *session, int32_t seq, int32_t list, const tn_token *tokens, int32_t *n);
 /* Bytes of a blob. */
 static inline size_t tn__blob_bytes(const tn__tiers *t, int32_t kind, int32_t n) {
@@ -267,7 +267,7 @@ static inline size_t tn__blob_bytes(const tn__tiers *t, int32_t kind, int32_t n)
 tn_status tn__tier_writer_start(tn__tiers *tiers);
 /* Waits until the blob is on disk or could not be written. */
 void tn__tier_writer_move(tn__tiers *tiers, int32_t blob);
-/* Writes all blobs of host memory that the disk has room for, and ends. */
+/* Writes all blobs of host memory that fit on disk, and ends. */
 void tn__tier_writer_stop(tn__tiers *tiers);
 void tn__tier_writer_wake(tn__tiers *tiers);
 

@@ -1,6 +1,7 @@
 /* The tier on disk: a folder of files, one per blob, never above its budget. Any number of processes may share a
- * folder. Who changes it holds a lock on a file in it, and counts the changes there: a process that finds changes of
- * others lists the folder again. Reading needs no lock: a file is complete, and verified by its reader. */
+ * folder. A process that changes the folder holds a lock on a file in it, and increments a counter there; a process
+ * that finds the counter changed by others lists the folder again. Reading needs no lock: files are always complete,
+ * and the reader verifies them. */
 #include "llm/memory/tier.h"
 
 #include "base/checked.h"
@@ -17,9 +18,9 @@
 #include <unistd.h>
 
 static const char lock_name[] = "lock", lock_magic[8] = "TNTIER1";
-/* A blob is given up when the folder has this many times as many as its budget has room for whole ones. */
+/* Max number of blobs, as a multiple of the number of full-size blobs that fit the budget. */
 enum { BLOBS_PER_WHOLE = 4, LEAST_ENTRIES = 256, MOST_ENTRIES = 1 << 20 };
-/* After a failure, such as a full disk, nothing is written for so long. */
+/* Nothing is written for this time after a failure, such as a full disk. */
 #define RETRY_NS (30 * (uint64_t)1000000000)
 
 /* The content of the lock file. */
@@ -72,7 +73,7 @@ static bool write_record(tn__disk_tier *d) {
     return pwrite(d->lock, &r, sizeof r, 0) == (ssize_t)sizeof r;
 }
 
-/* Who cannot guess the salt cannot prepare two texts with the same key. */
+/* A secret salt, so that nobody can construct two texts with the same key. */
 static void make_salt(tn__disk_tier *d) {
     const int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     const bool random = file >= 0 && read(file, d->salt, sizeof d->salt) == (ssize_t)sizeof d->salt;
@@ -107,7 +108,7 @@ static int32_t oldest_file(tn__disk_tier *d) {
     }
 }
 
-/* Adds a file that the index does not know. One that cannot be used is counted, and makes room in its turn. */
+/* Adds a file that the index does not have. An unusable file is counted, and evicted in its turn. */
 static void list_file(tn__disk_tier *d, const char *name, tn__hash128 key, uint64_t mark, int32_t kind) {
     struct stat info;
     tn__blob_header h;
@@ -130,14 +131,14 @@ static void list_file(tn__disk_tier *d, const char *name, tn__hash128 key, uint6
     d->bytes += (uint64_t)info.st_size;
 }
 
-/* Makes the index agree with the folder. Files that are not complete are what killed processes have left: who writes
- * holds the lock. */
+/* Synchronises the index with the folder. Incomplete files were left by killed processes, because writers hold the
+ * lock. */
 static tn_status list_folder(tn__disk_tier *d) {
     const int copy = dup(d->folder);
     DIR *folder = copy >= 0 ? fdopendir(copy) : NULL;
     if (!folder) {
         if (copy >= 0) close(copy);
-        return tn_fail(TN_E_IO, "%s cannot be listed: %s", d->path, strerror(errno));
+        return tn_fail(TN_E_IO, "cannot list %s: %s", d->path, strerror(errno));
     }
     rewinddir(folder);
     for (int32_t i = 0; i < d->index.capacity; i++) d->index.blobs[i].seen = false;
@@ -166,12 +167,12 @@ static tn_status list_folder(tn__disk_tier *d) {
     return TN_OK;
 }
 
-/* Gives up the oldest files until there is room for one of this size. Called with the lock and the mutex. */
+/* Removes the oldest files until one of this size fits. Called with the lock and the mutex. */
 static tn_status make_disk_room(tn__disk_tier *d, uint64_t size) {
     while (d->bytes + size > d->budget || d->index.unused < 0) {
         const int32_t oldest = oldest_file(d);
         if (oldest < 0)
-            return tn_fail(TN_E_FULL, "a file of %llu bytes is above the budget of %s, %llu bytes",
+            return tn_fail(TN_E_FULL, "a file of %llu bytes exceeds the budget of %s, %llu bytes",
                            (unsigned long long)size, d->path, (unsigned long long)d->budget);
         tn__disk_tier_remove(d, oldest);
     }
@@ -183,7 +184,7 @@ static tn_status make_disk_room(tn__disk_tier *d, uint64_t size) {
 static void make_tier_folder(char *path) {
     for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
         *at = '\0';
-        (void)mkdir(path, 0777); /* a failure shows when the folder is opened */
+        (void)mkdir(path, 0777); /* a failure is reported when the folder is opened */
         *at = '/';
     }
     (void)mkdir(path, 0700);
@@ -194,7 +195,7 @@ static tn_status open_folder(tn__disk_tier *d) {
     d->folder = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->folder >= 0) d->lock = openat(d->folder, lock_name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock < 0 || !lock_folder(d))
-        return tn_fail(TN_E_IO, "the folder %s for kept prefixes cannot be used: %s", d->path, strerror(errno));
+        return tn_fail(TN_E_IO, "cannot use the folder %s for kept prefixes: %s", d->path, strerror(errno));
     lock_record record;
     if (read_record(d, &record)) {
         memcpy(d->salt, record.salt, sizeof d->salt);
@@ -203,8 +204,7 @@ static tn_status open_folder(tn__disk_tier *d) {
         make_salt(d);
         if (!write_record(d)) {
             unlock_folder(d);
-            return tn_fail(TN_E_IO, "the folder %s for kept prefixes cannot be written: %s", d->path,
-                           strerror(errno));
+            return tn_fail(TN_E_IO, "cannot write to the folder %s for kept prefixes: %s", d->path, strerror(errno));
         }
     }
     d->bytes = sizeof record;
@@ -240,7 +240,7 @@ void tn__disk_tier_close(tn__disk_tier *d) {
 
 /* ---- Writing and reading ---- */
 
-/* With the lock: finds changes of others, makes room and writes. */
+/* With the lock held: detects changes of others, evicts files and writes. */
 static tn_status write_locked(tn__disk_tier *d, pthread_mutex_t *mutex, const tn__blob_id *id,
                               const tn__blob_content *content, size_t bytes, uint64_t sum) {
     const uint64_t size = sizeof(tn__blob_header) + (uint64_t)bytes;
@@ -255,7 +255,7 @@ static tn_status write_locked(tn__disk_tier *d, pthread_mutex_t *mutex, const tn
     if (status == TN_OK && !held) status = make_disk_room(d, size);
     pthread_mutex_unlock(mutex);
     if (status != TN_OK || held) return status;
-    d->changes++; /* before the change: whoever follows a process that was killed lists the folder */
+    d->changes++; /* before the change, so that if this process is killed, others list the folder again */
     if (!write_record(d)) return tn_fail(TN_E_IO, "%s cannot be written: %s", d->path, strerror(errno));
     TN_TRY(tn__blob_file_write(d->folder, id, content, bytes, sum));
     pthread_mutex_lock(mutex);

@@ -1,5 +1,5 @@
 /* Files of the disk tier: a header with the blob's tokens, and its content, both with checksums. A file with the
- * right name is complete: it is written under another name, synchronised and renamed. */
+ * right name is complete: it is written under a temporary name, synced and renamed. */
 #include "llm/memory/tier.h"
 
 #include "base/checked.h"
@@ -139,7 +139,7 @@ tn_status tn__blob_file_read(int folder, const tn__blob_id *id, void *to, size_t
     if (file < 0) return tn_fail(TN_E_NOT_FOUND, "%s cannot be opened: %s", name, strerror(errno));
     const bool fine = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && read_all(file, &h, sizeof h) &&
                       h.bytes == bytes && (uint64_t)info.st_size == sizeof h + bytes && read_all(file, to, bytes);
-    if (fine) (void)futimens(file, NULL); /* used now: others make room first */
+    if (fine) (void)futimens(file, NULL); /* used now: others are evicted first */
     close(file);
     if (!fine) return tn_fail(TN_E_FORMAT, "%s does not have the %zu bytes that it should have", name, bytes);
     const tn__blob_header expected = header_of(id, bytes, h.sum);

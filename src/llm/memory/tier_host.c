@@ -1,12 +1,12 @@
-/* The tier in host memory: one allocation of planned size, divided into units of one token's cells. A blob takes as
- * many units as it needs, anywhere, so that blobs of any size leave no gaps. */
+/* The tier in host memory: one allocation of planned size, divided into units of one token's cells. A blob occupies
+ * any free units, not necessarily contiguous, so there is no fragmentation. */
 #include "llm/memory/tier.h"
 
 #include "base/checked.h"
 
 #include <string.h>
 
-/* Blobs have TN__BLOCK tokens, fewer at the ends of prefixes: one entry for so many units. */
+/* Units per index entry: blobs have TN__BLOCK tokens, or fewer at the ends of prefixes. */
 enum { UNITS_PER_BLOB = 8, LEAST_UNITS = 2 * TN__BLOB_UNITS };
 
 static int32_t entries_for(int32_t n_units) { return n_units / UNITS_PER_BLOB + 1; }
@@ -37,7 +37,7 @@ tn_status tn__host_tier_size(tn__host_tier *h, size_t budget, size_t unit) {
     h->bytes = host_tier_bytes(h->n_units, unit);
     if (h->n_units < LEAST_UNITS)
         return tn_fail(TN_E_INVALID,
-                       "%zu bytes of host memory for kept prefixes are too few: at least %zu are needed", budget,
+                       "%zu bytes of host memory for kept prefixes are too few; at least %zu are needed", budget,
                        host_tier_bytes(LEAST_UNITS, unit));
     return TN_OK;
 }
@@ -47,7 +47,7 @@ size_t tn__host_tier_bytes_for(int32_t n, size_t unit) { return host_tier_bytes(
 tn_status tn__host_tier_allocate(tn__host_tier *h) {
     h->memory = tn_malloc_aligned(h->bytes, 64);
     if (!h->memory) return TN_E_NOMEM;
-    memset(h->memory, 0, h->bytes); /* takes it now, not when it is used */
+    memset(h->memory, 0, h->bytes); /* touches all pages now, not on first use */
     h->units = h->memory;
     h->links = (int32_t *)(h->memory + (size_t)h->n_units * h->unit);
     tn__blob_index_bind(&h->index, entries_for(h->n_units),

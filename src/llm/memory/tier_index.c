@@ -33,7 +33,7 @@ static int32_t *bucket_of(const tn__blob_index *x, tn__hash128 key, int32_t kind
     return &x->buckets[h & (x->n_buckets - 1)];
 }
 
-/* The number of tokens that a blob and `id` have in common from their beginning on; 0: they are of different texts.
+/* The length of the common prefix of a blob and `id`; 0: they belong to different texts.
  */
 static int32_t common_tokens(const tn__blob *b, const tn__blob_id *id) {
     const int32_t most = TN__MIN(b->n, id->n);
@@ -112,7 +112,7 @@ uint64_t tn__blob_mark(const tn_token *tokens, int32_t n) {
     return tn__hash_bytes(tokens, (size_t)n * sizeof *tokens, 0x746f6b656e73u);
 }
 
-/* Eight sums side by side, so that the processor can work on all of them: every step is a bijection of a sum. */
+/* Eight independent sums, so that the processor can compute them in parallel. Every step is a bijection of a sum. */
 uint64_t tn__blob_sum(const tn__blob_content *content, size_t bytes) {
     enum { LANES = 8 };
     uint64_t lanes[LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, words[LANES];

@@ -1,4 +1,5 @@
-/* Taking from the tiers: which blocks continue what the device holds of a prompt, and loading them into new cells. */
+/* Taking from the tiers: finds the blocks that continue the device's part of a prompt, and loads them into new cells.
+ */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -36,7 +37,7 @@ static void find_step(tn_session *s, int32_t kind, int32_t block, const tn_token
     }
 }
 
-/* How far the tiers continue the first `n_held` tokens. */
+/* The length to which the tiers continue the first `n_held` tokens. */
 static int32_t find_full(tn_session *s, int32_t n_held, const tn_token *tokens, int32_t n) {
     int32_t covered = n_held;
     for (int32_t k = covered / TN__BLOCK; covered < n; k++) {
@@ -108,7 +109,7 @@ int32_t tn__tiers_find(tn_session *s, int32_t list, int32_t n_held, const tn_tok
     t->ranges[TN__CACHE_FULL] = (tn__tier_range){0, 0, n_held};
     if (t->steps[TN__CACHE_FULL]) *n_full = n = find_full(s, n_held, tokens, n);
     for (int32_t k = 0; windows && k * TN__BLOCK < n; k++) find_step(s, TN__CACHE_WINDOW, k, tokens, n, &windows[k]);
-    for (int32_t before = -1; n != before;) { /* until windows and states agree */
+    for (int32_t before = -1; n != before;) { /* repeats until windows and states agree */
         before = n;
         if (windows) n = find_window(s, list, n_held, n);
         if (states) n = find_state(s, tokens, n);
@@ -154,8 +155,8 @@ static void unpin_step(tn_session *s, int32_t kind, const tn__tier_step *step, i
     (void)kind, (void)from, (void)end;
     if (step->tier == TN__TIER_HOST) s->tiers.host.index.blobs[step->blob].pins--;
 }
-/* The device has the blob now, so that it makes room first; unless it goes on differently, or is a part of one. A
- * state stays: the sequence that took it goes on, and leaves others. */
+/* The device has the blob now, so it is evicted first, unless the text diverges inside it or only a part was
+ * loaded. A state stays, because the sequence that took it continues and will overwrite it. */
 static void demote_step(tn_session *s, int32_t kind, const tn__tier_step *step, int32_t from, int32_t end) {
     tn__tiers *t = &s->tiers;
     const bool whole =
@@ -227,7 +228,8 @@ static tn_status load_state(tn_session *s, int32_t seq, int32_t n) {
     return tn__blob_copy(&t->kinds[TN__BLOB_STATES], 1, 0, 1, &row, &content, true);
 }
 
-/* Gives the sequence the positions up to n of a kind of cells: runs of the list, and blobs. *loaded: up to where. */
+/* Gives the sequence the positions up to n of a kind of cells, from runs of the list and from blobs. *loaded: the
+ * length reached. */
 static tn_status load_kind(tn_session *s, int32_t kind, int32_t seq, int32_t list, const tn_token *tokens, int32_t n,
                            int32_t *loaded) {
     tn__page_table *t = &s->plan->kv.groups[kind];
@@ -249,7 +251,7 @@ tn_status tn__tiers_load(tn_session *s, int32_t seq, int32_t list, const tn_toke
     for (int32_t kind = 0; kind < TN__CACHE_GROUPS && status == TN_OK; kind++) {
         int32_t loaded = 0;
         status = load_kind(s, kind, seq, list, tokens, found, &loaded);
-        /* Without windows and states the tokens before a block that could not be loaded are of use. */
+        /* Without windows and states the tokens before a block that could not be loaded can still be used. */
         if (status == TN_OK || !divisible) continue;
         (void)tn__pages_remove(&s->plan->kv.groups[kind], seq, loaded, -1);
         *n = loaded;

@@ -1,5 +1,5 @@
-/* The writer: a thread that copies blobs from host memory to disk beside computation, the least recently used first,
- * so that their room is there when it is needed. */
+/* The writer: a thread that copies blobs from host memory to disk during computation, the least recently used first,
+ * so that their memory is free when it is needed. */
 #include "llm/memory/tier.h"
 
 #include "base/checked.h"
@@ -9,7 +9,7 @@
 /* Blobs are written when less than this part of host memory is unused. */
 enum { UNUSED_SHARE = 4 };
 
-/* Called with the mutex, which it gives up while it writes. */
+/* Called with the mutex, which it releases while it writes. */
 static void write_blob(tn__tiers *t, int32_t i) {
     tn__blob *b = &t->host.index.blobs[i];
     const tn__blob_content content = tn__host_tier_content(&t->host, i);
@@ -61,7 +61,7 @@ static void *writer_main(void *user) {
 tn_status tn__tier_writer_start(tn__tiers *t) {
     t->wanted = -1;
     if (pthread_create(&t->thread, NULL, writer_main, t) != 0)
-        return tn_fail(TN_E_NOMEM, "the thread that writes kept prefixes to disk cannot be started");
+        return tn_fail(TN_E_NOMEM, "cannot start the thread that writes kept prefixes to disk");
     t->has_thread = true;
     return TN_OK;
 }

@@ -1,4 +1,4 @@
-/* Tiers of a session: what they take, and storing what kept prefixes leave. */
+/* Tiers of a session: their memory, and storing the contents of evicted prefixes. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -9,7 +9,7 @@
 
 /* ---- Memory ---- */
 
-/* Host memory of a session that has only a disk: blobs pass through it. */
+/* Host memory of a session with only a disk tier: blobs pass through it. */
 enum { PASSING_UNITS = 64 * TN__BLOCK };
 
 static bool tiers_wanted(const tn_session_params *p) { return p->cache_ram || p->cache_disk; }
@@ -22,7 +22,7 @@ static tn_tensor *part_tensor(const tn__kv *kv, int32_t kind, int32_t i) {
 }
 static int32_t part_limit(const tn__kv *kv) { return TN__LAYER_TENSORS_MOST * kv->n_layer; }
 
-/* What follows from the tensors: bytes per token of each kind, the largest blob, the unit of host memory. */
+/* Derives from the tensors: bytes per token of each kind, the largest blob, the unit of host memory. */
 typedef struct tier_sizes {
     size_t tokens[TN__BLOB_KINDS], most, unit, n_parts;
 } tier_sizes;
@@ -109,7 +109,7 @@ tn_status tn__tiers_new(tn_session *s) {
     }
     TN_TRY(size_host_tier(s->plan, &z, &t->host));
     TN_TRY(tn__host_tier_allocate(&t->host));
-    if (pthread_mutex_init(&t->mutex, NULL) != 0) return tn_fail(TN_E_NOMEM, "the tiers' lock cannot be made");
+    if (pthread_mutex_init(&t->mutex, NULL) != 0) return tn_fail(TN_E_NOMEM, "cannot create the mutex of the tiers");
     (void)pthread_cond_init(&t->work, NULL);
     (void)pthread_cond_init(&t->done, NULL);
     t->has_mutex = true;
@@ -118,7 +118,7 @@ tn_status tn__tiers_new(tn_session *s) {
     return TN_OK;
 }
 
-/* All that the device keeps goes to the tiers below, the least recently used first. */
+/* Moves all kept prefixes of the device to the tiers, the least recently used first. */
 static void store_kept(tn_session *s) {
     while (tn__prefixes_evict(s)) {}
 }
@@ -142,7 +142,7 @@ void tn__tiers_free(tn_session *s) {
 
 /* ---- Identity ---- */
 
-/* A sample of the weights: models of the same shape that were trained further differ in nearly all of them. */
+/* A sample of the weights: fine-tuned models of the same shape differ in nearly all of them. */
 static uint64_t hash_weights(const tn_model *m) {
     enum { SAMPLE = 64, SAMPLES = 3 };
     char bytes[SAMPLE];
@@ -159,7 +159,8 @@ static uint64_t hash_weights(const tn_model *m) {
     return h;
 }
 
-/* What the bits of a repeatable session depend on besides the model; 0 for others, which take what any session left.
+/* Settings that the bits of a repeatable session depend on besides the model; 0 for other sessions, which may take
+ * blobs of any session.
  */
 static uint64_t hash_of_bits(const tn_session_plan *p) {
     if (!p->params.repeatable) return 0;
@@ -209,8 +210,8 @@ tn_status tn__blob_copy(const tn__blob_kind *kind, int32_t n, int32_t a, int32_t
     return TN_OK;
 }
 
-/* Gives up the least recently used blobs until there is room: those that the device or the disk has at once, others
- * once they were written. False: all that is left is in use. Called with the mutex. */
+/* Evicts the least recently used blobs until there is enough memory: those that are also on the device or on disk
+ * immediately, others after they were written. False: all remaining blobs are in use. Called with the mutex. */
 static bool make_host_room(tn__tiers *t, size_t bytes) {
     while (!tn__host_tier_has_room(&t->host, bytes)) {
         const int32_t oldest = tn__blob_index_oldest(&t->host.index);
@@ -225,7 +226,8 @@ static bool make_host_room(tn__tiers *t, size_t bytes) {
     return true;
 }
 
-/* Adds a blob to host memory, or finds it there. Returns it pinned, to be filled; -1: it is there, or has no room. */
+/* Adds a blob to host memory unless it is there. Returns it pinned, to be filled; -1: it is there already, or does
+ * not fit. */
 static int32_t add_to_host(tn__tiers *t, const tn__blob_id *id, size_t bytes) {
     int32_t blob = tn__blob_index_holds(&t->host.index, id);
     if (blob >= 0) {
@@ -310,8 +312,8 @@ static tn_status store_range(tn_session *s, int32_t list, int32_t kind, int32_t 
     return shared || !known ? TN_OK : store_blob(s, &id, cells);
 }
 
-/* Stores the blobs of one kind from the end of the list on, so that the beginning, which more texts share, is the
- * most recently used. */
+/* Stores the blobs of one kind in reverse order, so that the beginning, which more texts share, is the most
+ * recently used. */
 static tn_status store_kind(tn_session *s, int32_t list, int32_t kind, int32_t n) {
     tn__page_table *t = &s->plan->kv.groups[kind];
     int32_t held, last;
@@ -340,7 +342,7 @@ static tn_status store_state(tn_session *s, int32_t list, int32_t n) {
 
 void tn__tiers_store_state(tn_session *s, int32_t list, int32_t n) {
     if (s->tiers.on && store_state(s, list, n) != TN_OK)
-        tn_log(TN_LOG_WARN, "a checkpoint is given up: %s", tn_error());
+        tn_log(TN_LOG_WARN, "a checkpoint is dropped: %s", tn_error());
 }
 
 void tn__tiers_store(tn_session *s, int32_t list) {
@@ -350,7 +352,7 @@ void tn__tiers_store(tn_session *s, int32_t list) {
     for (int32_t kind = 0; kind < TN__CACHE_GROUPS && status == TN_OK; kind++)
         status = store_kind(s, list, kind, last + 1);
     if (status == TN_OK) status = store_state(s, list, last + 1);
-    if (status != TN_OK) tn_log(TN_LOG_WARN, "a kept prefix is given up: %s", tn_error());
+    if (status != TN_OK) tn_log(TN_LOG_WARN, "a kept prefix is dropped: %s", tn_error());
 }
 
 /* Stores the blocks of a sequence whose cells leave the window of a query at `position`. */
@@ -374,7 +376,7 @@ void tn__tiers_leave_window(tn_session *s, int32_t n, const int32_t *positions, 
     for (int32_t i = 0; i < n && status == TN_OK; i++)
         if ((!i || seqs[i] != seqs[i - 1]) && s->prefixes.owners[seqs[i]].known)
             status = store_leaving(s, seqs[i], positions[i]);
-    if (status != TN_OK) tn_log(TN_LOG_WARN, "cells that leave a window are given up: %s", tn_error());
+    if (status != TN_OK) tn_log(TN_LOG_WARN, "cells that leave a window are dropped: %s", tn_error());
 }
 
 /* ---- Forgetting ---- */

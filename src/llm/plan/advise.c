@@ -1,4 +1,4 @@
-/* What to try when a session does not fit: ways that were planned and do fit, not guesses. */
+/* Advice for a session that does not fit. Every suggestion was planned and fits. */
 #include "llm/plan/session_plan.h"
 
 #include "base/checked.h"
@@ -22,7 +22,7 @@ static void add_advice(advice *a, const char *format, ...) {
     if (n > 0) a->used = TN__MIN(a->used + (size_t)n, a->size - 1);
 }
 
-/* The quick answer first: most suggestions are refused by it. */
+/* The quick check first: it rejects most suggestions. */
 static bool fits_with(const tn_session_plan *p, const tn_session_params *params) {
     return tn__session_plan_would_fit(p->model, params, false) && tn__session_plan_would_fit(p->model, params, true);
 }
@@ -53,7 +53,7 @@ static int32_t find_largest_context(const tn_session_plan *p, tn_session_params 
     return 0;
 }
 
-/* Advises how many bits per weight would fit, if the weights are what takes too much memory. */
+/* Advises how many bits per weight would fit, if the weights take too much memory. */
 static void advise_bits(const tn_session_plan *p, advice *a) {
     size_t room = 0, weights = 0;
     for (size_t d = 0; d < p->placement.n_devices; d++) {

@@ -1,4 +1,4 @@
-/* Planning to a budget: which combinations of parameters are planned, and which of them is taken. */
+/* Planning to a budget: chooses combinations of parameters to plan, and the best of the results. */
 #include "llm/plan/budget.h"
 
 #include "base/checked.h"
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rates and contexts that differ by less than this share count as equal: the next criterion decides. Without it a
- * decode rate that is 1% higher would cost three quarters of the prefill rate. */
+/* Rates and contexts that differ by less than this share count as equal: the next criterion decides. Otherwise a
+ * decode rate that is 1% higher could cost three quarters of the prefill rate. */
 static const double equal_share = 0.05;
 
 static const size_t NONE = SIZE_MAX; /* no result */
@@ -82,7 +82,7 @@ static void fill_pairs(budget_grid *g, const tn_session_params *p) {
             add_grid_pair(g, k ? p->cache_k : types[i], v ? p->cache_v : types[j]);
         }
     if (!g->n_pairs) add_grid_pair(g, p->cache_k, p->cache_v);
-    /* Good pairs come first: sorting by bits alone would not always do so. */
+    /* Good pairs come first, which sorting by bits alone does not ensure. */
     for (size_t i = 0; i < g->n_pairs; i++) {
         if (!is_good_pair(g->pairs[i])) continue;
         const budget_pair pair = g->pairs[i];
@@ -137,11 +137,11 @@ static tn_status search_context(budget_grid *g, int32_t n_ctx, size_t n_pairs) {
             size_t at;
             TN_TRY(tn__budget_try(s, &first, &at));
             const tn_budget_choice *c = &s->results[at].choice;
-            /* With everything off the host smaller shapes have nothing to offer. */
+            /* With all layers off the host, smaller shapes gain nothing. */
             if (c->fits && c->n_layers == s->model->h.n_layer + 1 && !c->n_host_experts) break;
             TN_TRY(search_shapes(g, 0, g->n_shapes - 1, pair, n_ctx, experts));
         }
-    /* The host alone, in case it is the faster device: rates are close to linear in the number of layers. */
+    /* Only the host, in case it is the faster device: rates are close to linear in the number of layers. */
     tn__budget_combination host = combination_of(g, 0, 0, n_ctx, false);
     size_t at;
     if (!chooses_layers(s)) return TN_OK;
@@ -151,7 +151,7 @@ static tn_status search_context(budget_grid *g, int32_t n_ctx, size_t n_pairs) {
 
 /* ---- Comparing ---- */
 
-/* Criteria in order; what differs little counts as equal. */
+/* Criteria in order; small differences count as equal. */
 enum { CRITERIA = 4 };
 static void criteria_of(const tn__budget_result *r, double *value) {
     value[0] = r->decode;
@@ -160,7 +160,7 @@ static void criteria_of(const tn__budget_result *r, double *value) {
     value[3] = r->choice.ffn_chunk ? 0 : 1;
 }
 
-/* The best of the results with at least this context that fit, or NONE. Every criterion leaves those that are about
+/* The best of the results with at least this context that fit, or NONE. Every criterion keeps those that are about
  * as good as the best. */
 static size_t best_result(const budget_grid *g, int32_t n_ctx, size_t n_pairs) {
     const tn__budget_search *s = &g->search;
@@ -178,7 +178,7 @@ static size_t best_result(const budget_grid *g, int32_t n_ctx, size_t n_pairs) {
             criteria_of(r, value);
             for (int j = 0; j < k; j++) among = among && value[j] >= floor[j];
             if (!among) continue;
-            /* At last the highest prefill rate among equals. */
+            /* Finally the highest prefill rate among equals. */
             const double x = k < CRITERIA ? value[k] : value[1];
             if (x <= most) continue;
             most = x;
@@ -190,7 +190,7 @@ static size_t best_result(const budget_grid *g, int32_t n_ctx, size_t n_pairs) {
     return best;
 }
 
-/* The result that lacks least. */
+/* The result with the smallest shortfall. */
 static size_t closest_result(const tn__budget_search *s) {
     size_t best = NONE;
     for (size_t i = 0; i < s->n; i++)

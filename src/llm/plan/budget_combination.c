@@ -100,7 +100,8 @@ static tn_status learn_devices(tn__budget_search *s, const tn_session_plan *plan
     return TN_OK;
 }
 
-/* A specification of a device makes a new one every time it is read: it is read here, names are used from then on. */
+/* Parsing a device description creates a new device every time, so it is parsed once here, and names are used from
+ * then on. */
 tn_status tn__budget_open_devices(tn__budget_search *s) {
     tn_session_plan *plan = tn_calloc(1, sizeof *plan);
     if (!plan) return TN_E_NOMEM;
@@ -183,7 +184,7 @@ static tn_status describe_plan(tn__budget_search *s, const tn_session_plan *p, t
     return predict_combination(s, p, r);
 }
 
-/* Whether other parameters may be possible although these are refused. */
+/* Whether other parameters may be accepted although these are refused. */
 static bool is_refusal(tn_status status) {
     return status == TN_E_TOO_BIG || status == TN_E_TYPE || status == TN_E_SHAPE || status == TN_E_UNSUPPORTED;
 }
@@ -217,7 +218,7 @@ static tn_status try_host_experts(tn__budget_search *s, const tn__budget_combina
     return tn__budget_try(s, &fixed, index);
 }
 
-/* The fewest layers that fit. What every one of them frees is about the same, so the first guess is close. */
+/* The fewest layers that fit. Each layer frees about the same number of bytes, so the first guess is close. */
 static tn_status find_host_experts(tn__budget_search *s, const tn__budget_combination *c, size_t *index) {
     int32_t low = -1, high = s->n_expert_layers; /* low does not fit, high does */
     size_t at;
@@ -234,7 +235,7 @@ static tn_status find_host_experts(tn__budget_search *s, const tn__budget_combin
     const double each = (double)(none->choice.bytes[0] - TN__MIN(all_host, none->choice.bytes[0])) / high;
     int32_t guess = each > 0 ? (int32_t)((double)none->choice.missing / each) + 1 : high / 2;
     for (int step = 0; high - low > 1; step++) {
-        /* Around the guess first, then halves. */
+        /* Probes around the guess first, then bisects. */
         int32_t middle = step < 3 && guess > low && guess < high ? guess : low + (high - low) / 2;
         TN_TRY(try_host_experts(s, c, middle, &at));
         if (s->results[at].choice.fits) {

@@ -1,4 +1,4 @@
-/* The cache of session plans: a folder of saved plans, named by what they depend on. */
+/* The cache of session plans: a folder of saved plans, named after a hash of their inputs. */
 #include "llm/plan/saved.h"
 
 #include "base/checked.h"
@@ -20,7 +20,7 @@ enum { DEFAULT_FILES = 64, DEFAULT_BYTES = 64 << 20 };
 /* With the default effort, adopting a plan takes as long as making it: both compare the shapes of all graphs, a tenth
  * of a second for 80 layers. Plans that took longer are those whose packing took long. */
 enum { DEFAULT_MIN_MS = 300 };
-/* A file that was never renamed is what a killed process left behind. */
+/* Unrenamed files were left behind by killed processes. */
 enum { PARTIAL_SECONDS = 3600 };
 enum { NAME_DIGITS = 32 };
 static const char plan_suffix[] = ".plan";
@@ -35,7 +35,8 @@ static tn_status cache_file_path(const tn_plan_cache *cache, const tn__plan_keys
     return tn__text_take(&t, path);
 }
 
-/* Whether a file is one of the cache's plans or, with `partial`, one that was not finished. Others are left alone. */
+/* Whether a file is one of the cache's plans or, with `partial`, one that was not finished. Other files are not
+ * touched. */
 static bool is_cache_name(const char *name, bool partial) {
     static const char end[] = ".partial";
     const size_t length = strlen(name);
@@ -99,7 +100,7 @@ static tn_status list_cached_files(DIR *folder, cached_file **files, size_t *n) 
     return TN_OK;
 }
 
-/* Removes the plans that were not used for the longest time until the limits hold. */
+/* Removes the least recently used plans until the limits hold. */
 static tn_status trim_cache(const tn_plan_cache *cache) {
     const size_t max_files = cache->max_files ? cache->max_files : DEFAULT_FILES;
     const size_t max_bytes = cache->max_bytes ? cache->max_bytes : DEFAULT_BYTES;
@@ -121,8 +122,8 @@ static tn_status trim_cache(const tn_plan_cache *cache) {
 
 /* ---- Using plans ---- */
 
-/* More memory may be free than when the placement was chosen: then it may not be the best any more. It is, wherever
- * nothing was given up for lack of memory. Small differences, up to a hundredth of the device, are ignored. */
+/* If more memory is free now than when the placement was chosen, it may no longer be the best, unless nothing was
+ * lacking then. Differences of up to a hundredth of the device are ignored. */
 static bool is_still_best(const tn_session_plan *p, bool repack_wanted) {
     bool whole = !p->sequential && p->placement.repack == repack_wanted;
     for (int32_t i = 0; i < p->model->h.n_layer + 2; i++) whole = whole && p->placement.device_of_layer[i] == 0;
@@ -133,8 +134,8 @@ static bool is_still_best(const tn_session_plan *p, bool repack_wanted) {
     return true;
 }
 
-/* Adopts the cached plan if there is one that is valid, fits, and still is what would be chosen. Otherwise the plan
- * is as if nothing had been tried. */
+/* Adopts the cached plan if it is valid, fits, and is still the best choice. Otherwise the plan is
+ * unchanged. */
 static tn_status use_cached(tn_session_plan *p, const char *path, bool *used) {
     tn__saved_plan saved;
     const bool repack = p->placement.repack;
@@ -149,13 +150,13 @@ static tn_status use_cached(tn_session_plan *p, const char *path, bool *used) {
     }
     if (*used) {
         (void)utimensat(AT_FDCWD, path, NULL, 0); /* used now: others are evicted first */
-        tn_log(TN_LOG_INFO, "the session's plan is taken from %s", path);
+        tn_log(TN_LOG_INFO, "using the session plan from %s", path);
         return TN_OK;
     }
     if (status == TN_E_NOMEM || status == TN_E_ABORTED) return status;
     if (status != TN_OK && status != TN_E_IO) { /* TN_E_IO: there is none */
-        tn_log(TN_LOG_INFO, "the cached plan is not used: %s", tn_error());
-        (void)unlink(path); /* it would be refused each time */
+        tn_log(TN_LOG_INFO, "cached plan not used: %s", tn_error());
+        (void)unlink(path); /* it would be refused every time */
     }
     p->adopted = p->sequential = false;
     p->placement.repack = repack;
@@ -188,9 +189,9 @@ static tn_status choose_with_cache(tn_session_plan *p) {
     const uint64_t begin = thread_ms();
     if (status == TN_OK && !used) status = tn__session_plan_choose(p);
     const uint64_t ms = thread_ms() - begin;
-    /* The plan is good without being kept. */
+    /* The plan is valid even if it cannot be cached. */
     if (status == TN_OK && !used && p->fits && (min_ms < 0 || ms >= (uint64_t)min_ms) && keep_plan(p, path) != TN_OK)
-        tn_log(TN_LOG_WARN, "the session's plan is not kept: %s", tn_error());
+        tn_log(TN_LOG_WARN, "session plan not cached: %s", tn_error());
     tn_free(path);
     return status;
 }
@@ -199,7 +200,7 @@ tn_status tn_session_plan_cached(tn_model *model, const tn_session_params *param
                                  tn_session_plan **plan) {
     if (!model || !cache || !cache->folder || !cache->folder[0] || !plan)
         return tn_fail(TN_E_INVALID, "tn_session_plan_cached: NULL argument");
-    /* Such plans depend on more than the key of a file says. */
+    /* Such plans depend on inputs that are not part of the key. */
     if (model->loaded || (params && (params->sched || params->n_budgets)))
         return tn_session_plan_new(model, params, plan);
     tn_session_params p = params ? *params : tn_session_params_default();

@@ -1,12 +1,12 @@
-/* Choosing a placement that fits: placing and planning take turns until nothing improves. */
+/* Choosing a placement that fits: alternates between placing and planning until nothing improves. */
 #include "llm/plan/session_plan.h"
 
 #include "base/checked.h"
 
 #include <stdio.h>
 
-/* Bytes that must be free on a device. Weights that another session loaded, and what they were uploaded through, take
- * nothing more. */
+/* Bytes that must be free on a device. Weights that another session loaded, and their upload buffers, need no further
+ * memory. */
 static size_t bytes_to_take(const tn_session_plan *p, size_t device) {
     const size_t all = tn__device_plan_bytes(&p->devices[device]);
     if (!p->model->loaded) return all;
@@ -28,11 +28,11 @@ static domain_needs needs_of_domain(const tn_session_plan *p, size_t first) {
     return needs;
 }
 
-/* Pages of mapped weights can be evicted, so they need no free memory. But what a session takes cannot be: where both
- * together are more than the memory has, or than is free of it now, weights are evicted and read from disk again. */
+/* Pages of mapped weights can be evicted, so they need no free memory. A session's own memory cannot: if both
+ * together exceed the total or the free memory, weights are evicted and read from disk again. */
 tn_status tn__session_plan_warn(const tn_session_plan *p, char *text, size_t size) {
     tn_device_budget *budgets = tn_calloc(p->placement.n_devices, sizeof *budgets);
-    /* Of the memory that there is: the caller's budgets leave room for mapped weights. */
+    /* Uses the machine's memory, not the caller's budgets: those leave memory for mapped weights. */
     tn_status status = budgets ? tn_device_budgets(p->placement.list, p->placement.n_devices, budgets) : TN_E_NOMEM;
     text[0] = '\0';
     for (size_t d = 0, used = 0; d < p->placement.n_devices && status == TN_OK; d++) {
@@ -54,7 +54,7 @@ tn_status tn__session_plan_warn(const tn_session_plan *p, char *text, size_t siz
 }
 
 /* Whether the current plan fits now: every device, and together all devices of a domain. Mapped weights need no free
- * memory, but alone they must fit the machine. */
+ * memory, but they must fit the total. */
 tn_status tn__session_plan_check_fit(tn_session_plan *p) {
     const tn_device_budget *budgets = p->placement.budgets;
     TN_TRY(tn__placement_budgets(p, p->placement.budgets));
@@ -111,12 +111,12 @@ static bool fits_off_host(const tn_session_plan *p) {
     return true;
 }
 
-/* A host with a budget may be too small for the layers that estimates leave it: finds the largest number that the
- * other devices take, from exact plans. */
+/* A host budget may be too small for the layers that estimates leave on the host: finds the largest number of
+ * layers that fit on the other devices, from exact plans. */
 static tn_status fill_devices_exactly(tn_session_plan *p, int32_t all) {
     int32_t low = 0, high = all + 1, step = 1, tried = tn__placement_count(&p->placement);
     bool fits = fits_off_host(p);
-    /* The estimate is close: growing steps from there, then halves. */
+    /* The estimate is close: exponential steps from there, then bisection. */
     for (;;) {
         *(fits ? &low : &high) = tried;
         if (high - low < 2) break;
@@ -129,10 +129,10 @@ static tn_status fill_devices_exactly(tn_session_plan *p, int32_t all) {
     return tried == low ? TN_OK : plan_and_check(p, low);
 }
 
-/* Moves the caller's number of layers off the host, or as many as fit. What a device needs beside its layers is known
- * only from a plan that has layers there, so placing and planning alternate until a plan fits or nothing new is
- * learned. By then the needs may be overestimated, because they come from plans with other layers. So layers are
- * placed again with what the fitting plan really needs, and then more of them are tried, one at a time. */
+/* Offloads the caller's number of layers, or as many as fit. A device's fixed needs are known only from a plan that
+ * has layers there, so placing and planning alternate until a plan fits or nothing changes. The fixed needs may then
+ * be overestimated, because they come from plans with other layers. Layers are therefore placed again with the
+ * needs of the fitting plan, and then more of them are tried, one at a time. */
 enum { MAX_LESSONS = 8 };
 static tn_status choose_layers(tn_session_plan *p) {
     if (p->model->loaded) {
@@ -171,9 +171,9 @@ static bool is_whole_model_on_device(const tn_session_plan *p) {
 }
 
 /* Variants in order of preference. The embedding stays on the host, which looks up rows as fast, unless a device has
- * the whole model and memory to spare: such a device does not wait for the host between two tokens. Several
- * micro-batches in flight are given up before the session is. Repacked weights take memory that mapped ones do not;
- * they are given up last. */
+ * the whole model and memory to spare: such a device does not wait for the host between two tokens. Pipelining of
+ * micro-batches is dropped before the session is refused. Repacked weights take memory that mapped ones do not;
+ * repacking is dropped last. */
 static tn_status choose_variant(tn_session_plan *p) {
     size_t needed = 0;
     p->placement.ends_together = tn__placement_has_room(p);
@@ -220,7 +220,7 @@ tn_status tn__session_plan_search(tn_session_plan *p) {
     return status;
 }
 
-/* From now on the search adds what the whole plan of the current placement needs more than the search had found. */
+/* From now on the search adds the difference between the needs of the whole plan and those that the search found. */
 static void learn_margins(tn_session_plan *p, const size_t *found) {
     for (size_t d = 0; d < p->placement.n_devices; d++)
         if (p->devices[d].missing > found[d])
@@ -228,8 +228,8 @@ static void learn_margins(tn_session_plan *p, const size_t *found) {
                 TN__MAX(p->devices[d].margin, p->devices[d].missing - (found[d] - p->devices[d].margin));
 }
 
-/* The search plans only the largest graphs. If the whole plan of what it found does not fit, it searches again with
- * more room beside the layers. */
+/* The search plans only the largest graphs. If the whole plan of its result does not fit, it searches again with
+ * larger fixed needs. */
 tn_status tn__session_plan_choose(tn_session_plan *p) {
     enum { MAX_SEARCHES = 4 };
     const bool repack = p->placement.repack;
@@ -254,7 +254,7 @@ tn_status tn__session_plan_choose(tn_session_plan *p) {
 tn_status tn__session_plan_too_big(const tn_session_plan *p) {
     const tn_device_budget *budgets = p->placement.budgets;
     char advice[512];
-    tn__advise(p, advice, sizeof advice); /* first: what it tries leaves error messages */
+    tn__advise(p, advice, sizeof advice); /* first, because its attempts overwrite the error message */
     tn_fail(TN_E_TOO_BIG, "the session does not fit:");
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         const tn__device_plan *plan = &p->devices[d];
@@ -281,7 +281,7 @@ tn_status tn__session_plan_too_big(const tn_session_plan *p) {
             tn_fail_more(TN_E_TOO_BIG, "%s%s", separator, tn_device_name(p->placement.list[i]));
             separator = " and ";
         }
-        tn_fail_more(TN_E_TOO_BIG, " draw from one memory and need %zu bytes, %zu are available%s;", needs.bytes,
+        tn_fail_more(TN_E_TOO_BIG, " share one memory and need %zu bytes, %zu are available%s;", needs.bytes,
                      budgets[d].domain_free,
                      needs.mapped > budgets[d].domain_total ? ", mapped files larger than memory" : "");
     }

@@ -1,5 +1,5 @@
-/* Choosing the context where the caller leaves it open: the length that the model was trained with, or the longest
- * that fits. */
+/* Choosing the context if the caller does not: the length that the model was trained with, or the longest that
+ * fits. */
 #include "llm/plan/session_plan.h"
 
 #include "base/checked.h"
@@ -8,8 +8,8 @@
 
 enum {
     CONTEXT_STEP = 256,    /* cells */
-    USUAL_CONTEXT = 4096,  /* what a context up to this length displaces is not asked */
-    CONTEXT_PRECISION = 16 /* the search ends when its range is this share of the context */
+    USUAL_CONTEXT = 4096,  /* contexts up to this length may displace layers */
+    CONTEXT_PRECISION = 16 /* the search ends when its range is this fraction of the context */
 };
 
 /* What a session with some context looks like. */
@@ -27,7 +27,7 @@ static tn_status try_context(tn_model *model, tn_session_params *params, int32_t
     tn_status status = tn__session_plan_with(model, params, NULL, tn__session_plan_search, &plan);
     if (status == TN_E_TOO_BIG || status == TN_E_OVERFLOW) return TN_OK;
     TN_TRY(status);
-    /* Names from here on: parsing a specification again would make another device. */
+    /* Uses names from here on: parsing a description again would create another device. */
     if (!params->sched) memcpy(params->devices, plan->params.devices, sizeof params->devices);
     *trial = (context_trial){.fits = plan->fits && tn__session_plan_check_largest(plan) == TN_OK,
                              .n_layers = tn__placement_count(&plan->placement),
@@ -38,7 +38,7 @@ static tn_status try_context(tn_model *model, tn_session_params *params, int32_t
     return status;
 }
 
-/* Whether a context takes nothing from the session that a usual one leaves it. */
+/* Whether a context displaces nothing that a context of USUAL would leave. */
 static bool is_as_good(const context_trial *trial, const context_trial *usual) {
     return trial->fits &&
            (!usual->fits || (trial->leaves_room >= usual->leaves_room && trial->n_layers >= usual->n_layers &&
@@ -65,6 +65,6 @@ tn_status tn__context_choose(tn_model *model, tn_session_params *params) {
         TN_TRY(try_context(model, params, middle, &trial));
         *(is_as_good(&trial, &least) ? &low : &high) = middle;
     }
-    params->n_ctx = low ? low : usual; /* nothing fits: the plan says so and advises */
+    params->n_ctx = low ? low : usual; /* nothing fits: the plan reports that, with advice */
     return TN_OK;
 }

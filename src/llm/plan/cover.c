@@ -97,12 +97,12 @@ static tn_status with_in_flight(tn_session_plan *p, tn__shape shape, const void 
     return status == TN_OK ? back : status;
 }
 
-/* With the packing of a saved plan, where one is adopted. Probes with few layers are planned. */
+/* Uses the packing of a saved plan if one is adopted. Probes with few layers are planned. */
 static tn_status cover_or_adopt(tn_session_plan *p, tn__shape shape, tn_graph *graph) {
     return p->saved && !p->built ? tn__saved_cover(p, shape, graph) : tn_sched_cover(p->sched, graph);
 }
 
-/* Covers the graph of a shape; `memory` (per device, or NULL) receives what it needs alone. */
+/* Covers the graph of a shape; `memory` (per device, or NULL) receives its own needs. */
 static tn_status cover_graph(tn_session_plan *p, tn__shape shape, const void *memory) {
     tn__graph_set *set;
     TN_TRY(tn_sched_check_abort(p->sched));
@@ -118,7 +118,7 @@ static tn_status cover_shape(tn_session_plan *p, tn__shape shape, tn_sched_memor
     return with_in_flight(p, shape, memory, cover_graph);
 }
 
-/* Graphs that reports describe are remembered, with their schedules. */
+/* Graphs for reports are cached, with their schedules. */
 static tn_status report_graph(tn_session_plan *p, tn__shape shape, const void *which) {
     const int report = *(const int *)which;
     tn__graph_set *set;
@@ -170,9 +170,9 @@ tn_status tn__graphs_keep(tn_session_plan *p) {
 
 /* ---- Comparing shapes ---- */
 
-/* What the graphs of a shape need, seen from graphs with few layers. */
+/* The needs of a shape, estimated from graphs with few layers. */
 typedef struct shape_probe {
-    bool own_plan; /* no plan of a larger shape serves it */
+    bool own_plan; /* no plan of a larger shape fits it */
     bool covered;
 } shape_probe;
 
@@ -184,8 +184,8 @@ static tn_status probe_shapes(tn_session_plan *p, const shape_list *l, const tn_
     tn_sched_memory *memory = tn_calloc(n_devices, sizeof *memory);
     if (!memory) return TN_E_NOMEM;
     tn_status status = TN_OK;
-    /* Which shapes a plan serves hardly depends on the effort. The same list must come out when the plan is saved and
-     * loaded, so the effort is always this one. */
+    /* The effort hardly affects which shapes a plan fits. Saving and loading a plan must give the same list, so the
+     * effort is fixed. */
     const tn_pack_params fast = tn_pack_params_default();
     p->built = list;
     tn_sched_reset(p->sched);
@@ -204,8 +204,8 @@ static tn_status probe_shapes(tn_session_plan *p, const shape_list *l, const tn_
     return status;
 }
 
-/* Marks the shape that needs the most scratch on a device. What few and some more layers need is extended to all of
- * them. */
+/* Marks the shape that needs the most scratch on a device, extrapolated to all layers from graphs with two numbers
+ * of layers. */
 static void mark_largest_scratch(const tn_session_plan *p, size_t n_shapes, size_t device, const size_t *few,
                                  const size_t *more, shape_probe *probes) {
     const size_t n_devices = p->placement.n_devices;
@@ -230,8 +230,8 @@ static bool has_gpu(const tn_session_plan *p) {
     return false;
 }
 
-/* Decides which shapes are covered with all layers. A shape is left out if, with few layers, it takes the plan of a
- * larger shape and no more scratch: with all layers it does the same, because layers repeat. */
+/* Decides which shapes are covered with all layers. A shape is omitted if, with few layers, it uses the plan of a
+ * larger shape and no more scratch: the same holds with all layers, because layers repeat. */
 static tn_status select_shapes(tn_session_plan *p, const shape_list *l, shape_probe *probes) {
     const size_t n_devices = p->placement.n_devices;
     size_t *few = tn_calloc(2 * l->n * n_devices, sizeof *few), *more = few ? few + l->n * n_devices : NULL;

@@ -1,4 +1,5 @@
-/* Everything that a session may run, and covering it (tn_sched_cover): what is covered is reserved with the session.
+/* All shapes that a session may run, and covering them (tn_sched_cover), so that their memory is reserved with the
+ * session.
  */
 #ifndef TN_LLM_PLAN_COVER_H
 #define TN_LLM_PLAN_COVER_H

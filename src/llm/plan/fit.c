@@ -1,4 +1,4 @@
-/* Will it fit? Reports of what a session would take, or has taken, on every device. */
+/* Reports of the memory that a session would take, or has taken, on every device. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -102,7 +102,7 @@ tn_status tn_session_plan_graph(const tn_session_plan *plan, bool prefill, size_
                                 size_t *memory) {
     const tn_session_plan *p = plan;
     if (!p || !graph_plan) return tn_fail(TN_E_INVALID, "tn_session_plan_graph: NULL argument");
-    if (device >= p->placement.n_devices) return tn_fail(TN_E_INVALID, "there is no device %zu", device);
+    if (device >= p->placement.n_devices) return tn_fail(TN_E_INVALID, "no device %zu", device);
     TN_TRY(check_not_ended(p));
     size_t *memories = tn_calloc(p->placement.n_devices, sizeof *memories);
     if (!memories) return TN_E_NOMEM;

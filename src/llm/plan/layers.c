@@ -1,4 +1,4 @@
-/* The layers that graphs are built from: all, or a few that stand for them while planning. */
+/* The layers that graphs are built from: all, or a few representative ones while planning. */
 #include "llm/plan/layers.h"
 
 #include "base/checked.h"
@@ -14,7 +14,7 @@ static const char *name_in_layer(const char *name) {
     return dot ? dot : name;
 }
 
-/* Hashes what the nodes of a layer depend on: devices, weights with type, shape and memory, and hyper-parameters. The
+/* Hashes the inputs of a layer's graph: devices, weights with type, shape and memory, and hyperparameters. The
  * order of the weights in the file does not matter. */
 static void hash_layers(const tn_session_plan *p, uint64_t *hashes) {
     const tn_model *m = p->model;

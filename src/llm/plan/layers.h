@@ -1,8 +1,8 @@
 /* The layers that graphs are built from.
  *
- * A model repeats its layers, and what a graph needs does not depend on how often: the memory of one layer is free
- * again in the next, and devices decide node by node. So the search for a placement and the comparison of shapes use
- * graphs with few of the layers; what is reserved always comes from graphs with all of them. */
+ * A model repeats its layers, and the memory of a graph hardly depends on how often: one layer's memory is free
+ * again in the next, and devices decide node by node. The search for a placement and the comparison of shapes
+ * therefore use graphs with few of the layers; reservations always come from graphs with all of them. */
 #ifndef TN_LLM_PLAN_LAYERS_H
 #define TN_LLM_PLAN_LAYERS_H
 

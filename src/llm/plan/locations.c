@@ -1,4 +1,4 @@
-/* Where tensors will live that have no memory yet: a table by tensor, asked by the scheduler. */
+/* Future locations of tensors without memory: a table by tensor, which the scheduler queries. */
 #include "llm/plan/locations.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Where tensors will live that have no memory yet: what planning declares to the scheduler. */
+/* Future locations of tensors without memory, which planning declares to the scheduler. */
 #ifndef TN_LLM_PLAN_LOCATIONS_H
 #define TN_LLM_PLAN_LOCATIONS_H
 
@@ -12,7 +12,7 @@ typedef struct tn__declared {
 typedef struct tn__locations {
     tn__declared *list;
     size_t n, capacity;
-    bool sorted; /* by tensor: lookups search in halves */
+    bool sorted; /* sorted by tensor, for binary search */
 } tn__locations;
 
 void tn__locations_clear(tn__locations *locations); /* keeps the array */

@@ -22,11 +22,11 @@ static tn_status apply_override(tn_session_plan *plan, const tn_placement_overri
     for (size_t d = 0; d < p->n_devices; d++)
         if (strcmp(tn_device_name(tn__plan_device(plan, d)), o->device) == 0) device = (int)d;
     if (device < 0)
-        return tn_fail(TN_E_NOT_FOUND, "the override %s=%s: the session does not use a device %s", o->pattern,
-                       o->device, o->device);
+        return tn_fail(TN_E_NOT_FOUND, "override %s=%s: the session does not use a device %s", o->pattern, o->device,
+                       o->device);
     regex_t pattern;
     if (regcomp(&pattern, o->pattern, REG_EXTENDED | REG_NOSUB) != 0)
-        return tn_fail(TN_E_INVALID, "the override's pattern '%s' is not a regular expression", o->pattern);
+        return tn_fail(TN_E_INVALID, "override: invalid regular expression '%s'", o->pattern);
     for (size_t i = 0; i < plan->model->n_all; i++) {
         tn__weight_placement *w = &p->weights[i];
         if (w->override >= 0 || regexec(&pattern, plan->model->all[i].info->name, 0, NULL, 0) != 0) continue;
@@ -66,7 +66,7 @@ tn_status tn__placement_new(tn_session_plan *plan) {
     p->n_devices = tn_sched_stream_count(plan->sched);
     p->repack = m->loaded ? m->repacked : !params->no_repack;
     p->repack_rows = m->loaded ? m->repack_rows : params->repeatable ? 0 : params->n_seqs;
-    if (params->n_guess && !m->loaded && !params->repeatable) /* checking a guess multiplies several rows */
+    if (params->n_guess && !m->loaded && !params->repeatable) /* verifying a guess multiplies several rows */
         p->repack_rows = TN__MAX(params->n_seqs, GUESS_ROWS);
     TN_TRY(allocate_placement(p, n_items, m->n_all));
     p->params = (tn_placement_params){.devices = p->devices,
@@ -122,8 +122,8 @@ int tn__placement_of_weight(const tn_session_plan *plan, const tn__weight *w) {
 
 /* ---- Layers ---- */
 
-/* Whether the embedding is placed on this device together with the output: either it is the output matrix, or the
- * device is to have the whole model. The device must be able to look up rows in it. */
+/* Whether the embedding is placed on this device together with the output: if it is the output matrix, or if the
+ * device gets the whole model. The device must support row lookups. */
 static bool keeps_ends_together(const tn_session_plan *plan, size_t device) {
     const tn__weights *w = &plan->model->w;
     if ((w->output && !plan->placement.ends_together) || !w->tok_embd || plan->params.embeddings) return false;
@@ -142,7 +142,7 @@ static int every_weight_on(const void *user, const tn__weight *w) {
     return (int)*(const size_t *)user;
 }
 
-/* Bytes that every layer would take on every device, without the weights that overrides send elsewhere. */
+/* Bytes that every layer would take on every device, without the weights that overrides assign to other devices. */
 static void measure_layers(tn_session_plan *plan) {
     const tn_model *m = plan->model;
     tn__session_placement *p = &plan->placement;
@@ -209,7 +209,7 @@ tn_status tn__placement_choose(tn_session_plan *plan, int32_t n_gpu_layers) {
     TN_TRY(tn_placement_choose(&p->params, p->chosen, p->needed, &fits));
     for (size_t i = 0; i <= n_layer; i++) {
         p->device_of_layer[i + 1] = p->chosen[i].device;
-        /* The caller set no limit: the number of layers is what choose_layers() found to fit. */
+        /* The caller set no limit: uses the number of layers that fit according to choose_layers(). */
         if (p->chosen[i].cause == TN_PLACEMENT_LIMIT && plan->params.n_gpu_layers < 0)
             p->chosen[i].cause = TN_PLACEMENT_FULL;
     }
@@ -247,7 +247,7 @@ void tn__placement_unlearn(tn__session_placement *p) {
     for (size_t d = 0; d < p->n_devices; d++) p->devices[d].fixed = p->before[d];
 }
 
-/* Weights that an earlier session loaded stay on their device; a layer is where most of its bytes are. */
+/* Weights that an earlier session loaded stay on their device; a layer's device is the one with most of its bytes. */
 tn_status tn__placement_follow(tn_session_plan *plan) {
     tn__session_placement *p = &plan->placement;
     size_t n = p->n_devices, n_items = (size_t)plan->model->h.n_layer + 2;
@@ -301,11 +301,11 @@ tn_status tn__placement_explain(const tn_session_plan *plan, FILE *out) {
         else if (w->layer < 0)
             fprintf(out, "%s",
                     p->device_of_layer[0] == (int)p->n_devices - 1 ? "input side, on the host"
-                    : m->w.output ? "all of the model is there, and there is room for it"
-                                  : "it is the output matrix, too");
+                    : m->w.output                                  ? "the whole model is there, and a copy fits"
+                                                                   : "it is also the output matrix");
         else
             fprintf(out, "%s", tn_placement_cause_text(p->chosen[TN__MIN((size_t)w->layer, n_layer)].cause));
         fprintf(out, "%s\n", weight_layout_text(plan, &load, w, device));
     }
-    return ferror(out) ? tn_fail(TN_E_IO, "writing the placement failed") : TN_OK;
+    return ferror(out) ? tn_fail(TN_E_IO, "cannot write the placement") : TN_OK;
 }

@@ -1,4 +1,4 @@
-/* A session's placement: layers by the runtime's policy, single weights by the caller's overrides. */
+/* A session's placement: layers are assigned by the runtime's policy, single weights by the caller's overrides. */
 #ifndef TN_LLM_PLAN_PLACEMENT_H
 #define TN_LLM_PLAN_PLACEMENT_H
 
@@ -14,12 +14,12 @@ typedef struct tn__session_placement {
     size_t n_devices;              /* = streams of the scheduler; the last is the host's */
     tn_buffer_type **types;        /* per device */
     tn_device **list;              /* the devices */
-    tn_device_budget *budgets;     /* what they may take, by the last check */
+    tn_device_budget *budgets;     /* bytes that they may take, as of the last check */
     size_t *limits;                /* the caller's budgets; SIZE_MAX: none */
     int *device_of_layer;          /* n_layer + 2: input side, layers, output side */
     tn__weight_placement *weights; /* by number in the model */
-    bool ends_together;            /* the embedding goes with the output, if that is off the host */
-    bool repack;                   /* weights go to the buffer type whose layout is fastest for them… */
+    bool ends_together;            /* the embedding is placed with the output, if that is off the host */
+    bool repack;                   /* weights are put in the buffer type with the fastest layout… */
     int32_t repack_rows;           /* …when this many rows are multiplied at once; 0: repeatable */
     /* The search for a placement that fits. */
     tn_placement_params params; /* points to the fields below; the output side is the last layer */
@@ -34,18 +34,18 @@ typedef struct tn__session_placement {
 struct tn_session_plan;
 tn_status tn__placement_new(struct tn_session_plan *plan); /* after the scheduler exists */
 void tn__placement_free(tn__session_placement *placement);
-/* Fills device_of_layer with this many layers off the host; -1: as many as fit by what is known so far. */
+/* Fills device_of_layer with this many layers off the host; -1: as many as fit according to current knowledge. */
 tn_status tn__placement_choose(struct tn_session_plan *plan, int32_t n_gpu_layers);
 int32_t
 tn__placement_count(const tn__session_placement *placement); /* layers off the host, including the output side */
 /* Whether there is only one device beside the host and all weights would fit it, with two copies of the embedding. */
 bool tn__placement_has_room(struct tn_session_plan *plan);
-/* From now on takes into account what the current plan needs beside its layers (compute buffers, scratch): where it
- * is more than was known and, with `exactly`, also where it is less. False when nothing changed: another attempt
- * would end the same. tn__placement_unlearn undoes the last call. */
+/* Updates the fixed needs of devices (compute buffers, scratch) from the current plan: increases them and, with
+ * `exactly`, also decreases them. False: nothing changed, so another attempt would give the same result.
+ * tn__placement_unlearn undoes the last call. */
 bool tn__placement_learn(struct tn_session_plan *plan, bool exactly);
 void tn__placement_unlearn(tn__session_placement *placement);
-/* What every device and domain may take now. The host's is the last of them. */
+/* Updates the bytes that every device and domain may take now. The host is the last. */
 tn_status tn__placement_budgets(const struct tn_session_plan *plan, tn_device_budget *budgets);
 /* Reads the caller's budgets; lowers what devices and domains may take to them (limits.c). */
 tn_status tn__limits_read(struct tn_session_plan *plan);

@@ -18,8 +18,8 @@ static tn_status predict_set(const tn_session_plan *p, const tn__graph_set *set,
     return tn_predict_graph(p->sched, set->graph, &params, prediction);
 }
 
-/* The time of a graph is linear in the cells before it, as long as no window ends: one prediction at the mean depth
- * stands for all micro-batches. */
+/* The time of a graph is linear in the number of cells before it, except where a window ends: one prediction at the
+ * mean depth represents all micro-batches. */
 tn_status tn_session_plan_predict(const tn_session_plan *p, const tn_session_speed_params *params,
                                   tn_session_speed *speed) {
     if (!p || !params || !speed) return tn_fail(TN_E_INVALID, "tn_session_plan_predict: NULL argument");

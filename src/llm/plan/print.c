@@ -36,7 +36,7 @@ tn_status tn_session_plan_print(const tn_session_plan *p, FILE *out) {
     const tn_session_speed_params params = {.prompt = p->params.n_ubatch};
     if (!p->ended && tn_session_plan_predict(p, &params, &speed) == TN_OK)
         fprintf(out, "predicted: prefill %.1f tokens/s, decode %.1f tokens/s\n", speed.prefill, speed.decode);
-    return ferror(out) ? tn_fail(TN_E_IO, "writing the plan failed") : TN_OK;
+    return ferror(out) ? tn_fail(TN_E_IO, "cannot write the plan") : TN_OK;
 }
 
 /* ---- Comparing ---- */

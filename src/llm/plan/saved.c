@@ -242,9 +242,10 @@ tn_status tn__saved_cover(tn_session_plan *p, tn__shape shape, tn_graph *graph) 
     const tn_fingerprint print = tn_graph_fingerprint(graph);
     const tn__saved_graph *g = number < s->n_graphs ? &s->graphs[number] : NULL;
     if (!g || memcmp(&g->shape, &shape, sizeof shape) != 0 || g->print.lo != print.lo || g->print.hi != print.hi)
-        return tn_fail(TN_E_STATE,
-                       "graph %zu of the saved plan is another than this library builds for %d tokens: plan again",
-                       number, shape.n_tokens);
+        return tn_fail(
+            TN_E_STATE,
+            "graph %zu of the saved plan differs from the one that this library builds for %d tokens: plan again",
+            number, shape.n_tokens);
     tn_status status = g->same_as == number
                            ? tn_sched_adopt_offsets(p->sched, graph, g->entries, (size_t)g->n_entries)
                            : tn_sched_cover_served(p->sched, graph);
@@ -252,16 +253,16 @@ tn_status tn__saved_cover(tn_session_plan *p, tn__shape shape, tn_graph *graph) 
                                 : status;
 }
 
-/* All figures follow from the graphs and their offsets. They must be those of the file, too: then nothing was lost or
- * added on the way. A class that no graph needs any more, because a larger one serves its graphs, is not saved: less
- * compute is possible. */
+/* All figures are computed from the graphs and their offsets and must match those of the file: then nothing was lost
+ * or added. A class that no graph needs any more, because a larger one fits its graphs, is not saved, so compute may
+ * be less. */
 static tn_status check_figures(const tn_session_plan *p) {
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         tn__saved_device now = saved_device(p, d), then = p->saved->devices[d];
         if (now.compute < then.compute) now.compute = then.compute;
         now.free = then.free;
         if (memcmp(&now, &then, sizeof now) != 0)
-            return tn_fail(TN_E_STATE, "%s needs other bytes than the saved plan says: plan again",
+            return tn_fail(TN_E_STATE, "the bytes of %s differ from those of the saved plan: plan again",
                            tn_device_name(tn__plan_device(p, d)));
     }
     return p->n_covered == p->saved->n_graphs
@@ -272,11 +273,12 @@ static tn_status check_figures(const tn_session_plan *p) {
 tn_status tn__saved_adopt_into(tn_session_plan *p) {
     const tn__saved_plan *s = p->saved;
     tn__session_placement *placement = &p->placement;
-    if (p->params.sched) return tn_fail(TN_E_UNSUPPORTED, "a saved plan is not for a scheduler that is shared");
-    if (p->model->loaded) return tn_fail(TN_E_UNSUPPORTED, "the model is loaded: a saved plan would load it again");
+    if (p->params.sched) return tn_fail(TN_E_UNSUPPORTED, "saved plans cannot be used with a shared scheduler");
+    if (p->model->loaded)
+        return tn_fail(TN_E_UNSUPPORTED, "saved plans cannot be used for a model that is already loaded");
     TN_TRY(check_keys(p, "the saved plan"));
     if (s->n_layers != (uint64_t)p->model->h.n_layer + 2 || s->n_devices != placement->n_devices)
-        return tn_fail(TN_E_STATE, "the saved plan has another number of layers or devices: plan again");
+        return tn_fail(TN_E_STATE, "the saved plan has a different number of layers or devices: plan again");
     placement->ends_together = s->ends_together;
     placement->repack = s->repack;
     p->sequential = s->sequential;

@@ -25,7 +25,7 @@ tn_session_params tn_session_params_default(void) {
     };
 }
 
-/* Sequences whose guesses a batch can check in full. With more than these, wider batches gain little. */
+/* Sequences whose guesses a batch can verify completely. With more sequences, wider batches gain little. */
 enum { GUESSING_SEQS = 8 };
 
 static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
@@ -38,54 +38,54 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
                        "context %d, batch %d, micro-batch %d, %d sequences, %d outputs: all must be positive",
                        p->n_ctx, p->n_batch, p->n_ubatch, p->n_seqs, p->n_outputs);
     if (p->n_pipeline < 0 || p->n_pipeline > 64)
-        return tn_fail(TN_E_INVALID, "%d micro-batches in flight; 0 to 64 are possible", p->n_pipeline);
+        return tn_fail(TN_E_INVALID, "%d micro-batches in flight; must be 0 to 64", p->n_pipeline);
     if (p->ffn_chunk && p->ffn_chunk < TN__MIN_FFN_CHUNK)
-        return tn_fail(TN_E_INVALID, "feed-forward chunks of %d tokens; 0 or at least %d are possible", p->ffn_chunk,
+        return tn_fail(TN_E_INVALID, "feed-forward chunks of %d tokens; must be 0 or at least %d", p->ffn_chunk,
                        (int)TN__MIN_FFN_CHUNK);
     if (p->n_prefixes < 0 || p->n_prefixes > 65536)
-        return tn_fail(TN_E_INVALID, "%d kept prefixes; 0 to 65536 are possible", p->n_prefixes);
+        return tn_fail(TN_E_INVALID, "%d kept prefixes; must be 0 to 65536", p->n_prefixes);
     if (p->n_prefixes && !m->h.causal)
-        return tn_fail(TN_E_UNSUPPORTED, "%s is an encoder: its sequences have no prefixes that others could use",
+        return tn_fail(TN_E_UNSUPPORTED, "%s is an encoder: its sequences have no reusable prefixes",
                        m->arch->info.name);
     if ((p->cache_ram || p->cache_disk) && !p->n_prefixes)
-        return tn_fail(TN_E_INVALID, "host memory or a folder for kept prefixes, and none are kept: set n_prefixes");
+        return tn_fail(TN_E_INVALID, "cache_ram or cache_disk is set, but no prefixes are kept: set n_prefixes");
     if (p->cache_disk && (!p->cache_disk[0] || !p->cache_disk_bytes))
-        return tn_fail(TN_E_INVALID, "kept prefixes on disk need a folder and a budget in bytes");
+        return tn_fail(TN_E_INVALID,
+                       "kept prefixes on disk need a folder and a size: set cache_disk and cache_disk_bytes");
     if (m->division.n_ranks > 1 && (p->cache_ram || p->cache_disk || p->n_adapters || p->n_controls || p->sched))
         return tn_fail(TN_E_UNSUPPORTED, "several ranks have no tiers of kept prefixes, adapters, control vectors or "
                                          "shared schedulers: use one rank");
     if (m->division.by_layers && (p->embeddings || p->states))
-        return tn_fail(TN_E_UNSUPPORTED,
-                       "embeddings and hidden states of ranks with whole layers: divide the model by rows");
+        return tn_fail(
+            TN_E_UNSUPPORTED,
+            "embeddings and hidden states are not supported by ranks with whole layers: divide the model by rows");
     if (p->page < 0 || p->page > TN__MOVE_CELLS)
         return tn_fail(TN_E_INVALID, "pages have 1 to %d cells, not %d", TN__MOVE_CELLS, p->page);
-    if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
+    if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; must be at most 65536", p->n_seqs);
     if (p->n_checkpoints < 0 || p->n_checkpoints > p->n_prefixes)
-        return tn_fail(TN_E_INVALID, "%d checkpoints of %d kept prefixes", p->n_checkpoints, p->n_prefixes);
+        return tn_fail(TN_E_INVALID, "%d checkpoints, but only %d kept prefixes", p->n_checkpoints, p->n_prefixes);
     if (p->checkpoint_every < -1)
-        return tn_fail(TN_E_INVALID, "a checkpoint every %d tokens; -1 (none) and more are possible",
-                       p->checkpoint_every);
+        return tn_fail(TN_E_INVALID, "a checkpoint every %d tokens; must be -1 (none) or more", p->checkpoint_every);
     if (p->n_checkpoints == 0) p->n_checkpoints = TN__MIN(p->n_prefixes, p->n_seqs);
     if (p->page == 0) p->page = tn__page_size(p->n_ctx, p->n_seqs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
     TN_TRY(tn__pooling_params(m, p));
     if (p->n_guess < 0 || p->n_guess > TN_GUESS_MOST)
-        return tn_fail(TN_E_INVALID, "%d guessed tokens; 0 to %d are possible", p->n_guess, TN_GUESS_MOST);
+        return tn_fail(TN_E_INVALID, "%d guessed tokens; must be 0 to %d", p->n_guess, TN_GUESS_MOST);
     if (p->n_branches < 0 || p->n_branches > 1024)
-        return tn_fail(TN_E_INVALID, "%d branches of guesses; 0 to 1024 are possible", p->n_branches);
+        return tn_fail(TN_E_INVALID, "%d branches of guesses; must be 0 to 1024", p->n_branches);
     if (!p->n_guess) p->n_branches = 0;
-    if (p->states && p->embeddings)
-        return tn_fail(TN_E_INVALID, "hidden states of a session with embeddings: its results are such states");
+    if (p->states && p->embeddings) return tn_fail(TN_E_INVALID, "`states` cannot be combined with `embeddings`");
     if (p->n_guess && (p->embeddings || !m->h.causal))
-        return tn_fail(TN_E_UNSUPPORTED, "tokens are guessed only where text is generated");
-    if (p->n_outputs == 0) /* every row of a checked guess has logits */
+        return tn_fail(TN_E_UNSUPPORTED, "guessed tokens need a session that generates text");
+    if (p->n_outputs == 0) /* every row of a verified guess has logits */
         p->n_outputs = p->embeddings && p->pooling == TN_POOLING_NONE
                            ? p->n_batch
                            : p->n_seqs + p->n_guess * TN__MIN(p->n_seqs, GUESSING_SEQS);
     if (p->n_outputs > p->n_batch) p->n_outputs = p->n_batch;
     if (p->n_candidates < 0 || p->n_candidates > 1024)
-        return tn_fail(TN_E_INVALID, "%d candidates per row; 0 to 1024 are possible", p->n_candidates);
+        return tn_fail(TN_E_INVALID, "%d candidates per row; must be 0 to 1024", p->n_candidates);
     if (p->n_candidates > m->h.n_vocab) p->n_candidates = m->h.n_vocab;
     return tn__cache_types_check(p);
 }
@@ -122,7 +122,7 @@ tn_status tn__session_plan_prepare(tn_session_plan *p) {
                           .threads = p->params.threads,
                           .max_schedules = TN__GRAPHS_KEPT,
                           .pack = p->params.pack,
-                          /* Ranks stop between graphs only, together. */
+                          /* Ranks stop only between graphs, all together. */
                           .abort = p->model->division.net ? NULL : p->params.abort,
                           .abort_user = p->params.user};
     fill_devices(p, &sp);
@@ -142,7 +142,7 @@ tn_status tn__session_plan_prepare(tn_session_plan *p) {
                 "(--device cpu)",
                 tn_device_name(p->devices[d].device));
     TN_TRY(tn__placement_new(p));
-    /* Use names from here on: parsing a specification again would make another device. */
+    /* Uses names from here on: parsing a description again would create another device. */
     for (size_t d = 0; !p->params.sched && d < p->placement.n_devices && d < TN__COUNT(p->params.devices); d++)
         p->params.devices[d] = tn_device_name(tn__plan_device(p, d));
     return tn__session_adapters_new(p);
@@ -240,7 +240,7 @@ tn__load tn__session_plan_load(const tn_session_plan *p) {
                       .abort_user = (void *)(uintptr_t)p};
 }
 
-/* The type of host memory that the device did not allocate: weights in the file's map have it. */
+/* The type of host memory that the device did not allocate, such as mapped weights. */
 static tn_status find_mapped_type(tn_device *host, tn_buffer_type **type) {
     static max_align_t memory[4];
     tn_buffer *buffer;
@@ -322,7 +322,7 @@ static bool can_pipeline(const tn_session_plan *p) {
     return several;
 }
 
-/* Covers what the session may run, or while searching only the largest, and asks what that needs. */
+/* Covers the shapes that the session may run, or only the largest while searching, and queries the needs. */
 static tn_status plan_graphs(tn_session_plan *p, tn_sched_memory *memory) {
     TN_TRY(tn__adapters_check_applied(p));
     tn_status status = p->searching ? tn__cover_main(p) : tn__cover_all(p);
@@ -357,7 +357,7 @@ size_t tn__plan_upload_bytes(const tn_session_plan *p) {
     return bytes;
 }
 
-/* What the session takes on the host beside tensors. The graphs themselves are not part of it. */
+/* Host memory of the session besides tensors, without the graphs themselves. */
 static tn_status plan_host(tn_session_plan *p) {
     tn__device_plan *host = &p->devices[p->placement.n_devices - 1];
     size_t results, embeddings, metadata, prefixes, tiers, *staging = &host->staging;

@@ -1,5 +1,5 @@
-/* What a session will take: placement, KV cache, graphs and their bytes on every device. No device memory is taken
- * and the model is not changed, so any number of plans of a model may exist. */
+/* A session plan: placement, KV cache, graphs and their bytes on every device. It takes no device memory and does
+ * not change the model, so a model may have any number of plans. */
 #ifndef TN_LLM_PLAN_SESSION_PLAN_H
 #define TN_LLM_PLAN_SESSION_PLAN_H
 
@@ -16,19 +16,19 @@ typedef struct tn__device_plan {
     size_t weights, mapped, cache, compute, scratch, lower_bound;
     size_t adapters;
     size_t missing;  /* of compute and scratch: all, unless the scheduler is shared */
-    size_t staging;  /* on the host: batches, results, metadata, and what uploads go through */
+    size_t staging;  /* on the host: batches, results, metadata, and upload buffers */
     size_t tier;     /* on the host: kept prefixes that have left the devices */
-    size_t own;      /* what the backend takes beside all buffers */
+    size_t own;      /* memory of the backend besides all buffers */
     size_t pinned;   /* of compute, scratch and staging */
-    size_t in_order; /* compute of an allocator that sees one node after another */
-    size_t margin;   /* what the search adds to `missing` */
+    size_t in_order; /* compute memory of an online allocator */
+    size_t margin;   /* bytes that the search adds to `missing` */
     int32_t n_layers;
 } tn__device_plan;
 
 struct tn_session_plan {
     size_t n_users; /* the caller, the session */
     bool used;      /* a session was made */
-    bool ended;     /* and it has ended: scheduler, graphs and cache are gone */
+    bool ended;     /* and it was freed: scheduler, graphs and cache no longer exist */
     tn_model *model;
     bool loads;               /* the session will load the model's weights */
     tn_session_params params; /* with the defaults filled in */
@@ -38,7 +38,7 @@ struct tn_session_plan {
     tn__session_adapters adapters;
     tn__kv kv;
     tn__graphs graphs;
-    tn__layer_list layers[2];    /* few layers that stand for all, and some more */
+    tn__layer_list layers[2];    /* a few representative layers, and a slightly larger set */
     const tn__layer_list *built; /* the layers that graphs are built from; NULL: all */
     tn__shape *covered;          /* the shapes whose graphs were covered, after the reported ones */
     size_t n_covered;
@@ -52,29 +52,29 @@ struct tn_session_plan {
     bool searching;  /* for a placement: only the largest shapes are planned */
     bool sequential; /* the in-flight micro-batches did not fit: they run one after the other */
     bool pipelined;  /* several full micro-batches may be in flight */
-    char *advice;    /* once it was asked for */
+    char *advice;    /* computed on demand */
     char *warning;   /* the same */
     void *kept;      /* memory that params points to and the plan owns */
 };
 
 /* Opens devices and scheduler for model and params, which are set. The plan must not move in memory afterwards. */
 tn_status tn__session_plan_prepare(tn_session_plan *plan);
-/* Frees what the session ran with: scheduler, graphs, cache. The plan's figures stay. */
+/* Frees the session's scheduler, graphs and cache. The plan's figures stay. */
 void tn__session_plan_end(tn_session_plan *plan);
 /* Compares the planned bytes with the memory that is free now: sets plan->fits. */
 tn_status tn__session_plan_check_fit(tn_session_plan *plan);
-/* Says where mapped weights will not stay in memory (tn_session_plan_warning). */
+/* Reports if mapped weights will not stay in memory (tn_session_plan_warning). */
 tn_status tn__session_plan_warn(const tn_session_plan *plan, char *text, size_t size);
 /* Finds a placement and plans it; plan->fits says whether it fits the devices now. */
 tn_status tn__session_plan_choose(tn_session_plan *plan);
-/* Finds a placement as that does, without planning all that it needs: quick, and nearly always right. */
+/* The same without planning every shape: quick, and nearly always right. */
 tn_status tn__session_plan_search(tn_session_plan *plan);
-/* What other sessions have reserved in a shared scheduler since the plan was made changes its figures. */
+/* Updates the figures by the reservations of other sessions in a shared scheduler since the plan was made. */
 tn_status tn__session_plan_refresh(tn_session_plan *plan);
 /* Plans the current placement. */
 tn_status tn__session_plan_make(tn_session_plan *plan);
 
-/* Makes a plan whose placement `choose` finds, with the help of what `source` has (NULL: nothing). */
+/* Makes a plan with the placement that `choose` finds, from the data in `source` (may be NULL). */
 typedef struct tn__plan_source {
     const struct tn__saved_plan *saved;
     const tn_plan_cache *cache;
@@ -86,20 +86,20 @@ tn_status tn__session_plan_check_largest(const tn_session_plan *plan);
 
 /* How the session's weights are loaded. */
 tn__load tn__session_plan_load(const tn_session_plan *plan);
-/* Says why a plan does not fit: TN_E_TOO_BIG with the bytes needed and free, and advice. */
+/* Returns TN_E_TOO_BIG with a message: why a plan does not fit, the needed and the free bytes, and advice. */
 tn_status tn__session_plan_too_big(const tn_session_plan *plan);
 /* Whether a session with other parameters would fit. `exactly`: planned with every shape, not only the largest. */
 bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly);
 /* Whether the session leaves a part of the free memory, and mapped weights stay in memory beside it. */
 tn_status tn__session_plan_leaves_room(const tn_session_plan *plan, bool *leaves);
-/* Where params->n_ctx is 0: the trained length, or the longest context that fits without taking layers off a device
- * or giving up repacked weights. */
+/* For params->n_ctx 0: the trained length, or the longest context that fits without moving layers off a device or
+ * losing repacked weights. */
 tn_status tn__context_choose(tn_model *model, tn_session_params *params);
-/* What would make the plan fit. Every suggested change was planned and fits. */
+/* Changes that would make the plan fit. Every suggestion was planned and fits. */
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
 static inline size_t tn__device_plan_bytes(const tn__device_plan *p) {
-    return p->weights + p->adapters + p->cache + p->missing + p->staging + p->tier; /* `own` is taken already */
+    return p->weights + p->adapters + p->cache + p->missing + p->staging + p->tier; /* `own` is already allocated */
 }
 /* Host bytes that uploads to the session's devices go through. */
 size_t tn__plan_upload_bytes(const tn_session_plan *plan);
@@ -118,7 +118,7 @@ int32_t tn__outputs_for(const tn_session_params *params, int32_t n_wanted, int32
 /* ---- Host memory that a session takes (staging.c, results.c, embed.c) ---- */
 
 size_t tn__staging_bytes(const tn_session_params *params, bool pipelined, int32_t width);
-/* Largest logits of a row that batches with `candidates` give; 0: such batches give all logits. */
+/* Number of largest logits per row that batches with `candidates` return; 0: such batches return all logits. */
 int32_t tn__plan_candidates(const tn_session_plan *plan);
 tn_status tn__results_bytes(const tn_session_plan *plan, size_t *bytes);
 /* The memory that results are in: one that the first device can write to directly, or NULL for the heap. */

@@ -1,4 +1,4 @@
-/* Before anything is loaded: ranks compare what they are about to run. */
+/* Ranks compare their configurations before anything is loaded. */
 #include "llm/ranks/lead.h"
 
 #include "base/checked.h"
@@ -11,7 +11,7 @@
 
 typedef struct rank_facts {
     uint64_t model, session, machine;
-    uint64_t host_bytes, host_free; /* what the session takes of the host's memory, and what is free */
+    uint64_t host_bytes, host_free; /* host memory that the session takes, and free host memory */
 } rank_facts;
 
 tn_status tn__ranks_break(tn_net *net, tn_status status) {
@@ -24,7 +24,7 @@ tn_status tn__ranks_fail(const tn_model *m, tn_status status) {
     return status == TN_OK || !m->division.net ? status : tn__ranks_break(m->division.net, status);
 }
 
-/* Of a fixed layout: another version reads it, too. */
+/* The layout is fixed, so that other versions can read it. */
 tn_status tn__ranks_meet(const tn_model_params *params) {
     struct {
         uint64_t version, shares;
@@ -36,7 +36,7 @@ tn_status tn__ranks_meet(const tn_model_params *params) {
     TN_TRY(tn_net_all_gather(params->net, &own, sizes, all));
     for (int r = 0; r < n_ranks; r++) {
         if (all[r].version != all[0].version)
-            return tn_fail(TN_E_VERSION, "rank %d has another version of Tenon than rank 0", r);
+            return tn_fail(TN_E_VERSION, "rank %d runs a different version of Tenon than rank 0", r);
         if (all[r].shares != all[0].shares)
             return tn_fail(TN_E_STATE, "rank 0 %s and rank %d %s: give all ranks the same options (--share-weights)",
                            all[0].shares ? "sends weights" : "expects all ranks to have the file", r,
@@ -45,7 +45,7 @@ tn_status tn__ranks_meet(const tn_model_params *params) {
     return TN_OK;
 }
 
-/* What must be the same on all ranks: shapes of graphs and cells of the cache. */
+/* Settings that must be the same on all ranks: shapes of graphs and cells of the cache. */
 static uint64_t hash_session(const tn_session_plan *p) {
     const tn_session_params *s = &p->params;
     const int64_t facts[] = {s->n_ctx,
@@ -88,12 +88,13 @@ static rank_facts facts_of(const tn_session_plan *p) {
 static tn_status compare_facts(const rank_facts *all, int rank, int n_ranks) {
     uint64_t needed = 0, least = UINT64_MAX;
     for (int r = 0; r < n_ranks; r++) {
-        if (all[r].model != all[0].model) return tn_fail(TN_E_STATE, "rank %d has another model than rank 0", r);
+        if (all[r].model != all[0].model) return tn_fail(TN_E_STATE, "rank %d has a different model than rank 0", r);
         if (all[r].session != all[0].session)
-            return tn_fail(TN_E_STATE,
-                           "rank %d plans another session than rank 0: give all ranks the same options, and -c where "
-                           "their memory differs",
-                           r);
+            return tn_fail(
+                TN_E_STATE,
+                "rank %d plans a different session than rank 0: give all ranks the same options, and -c where "
+                "their memory differs",
+                r);
         if (all[r].machine != all[rank].machine) continue;
         needed += all[r].host_bytes;
         least = TN__MIN(least, all[r].host_free);

@@ -1,6 +1,6 @@
-/* Collectives as nodes of graphs. They are custom ops of the CPU: devices with memory of their own exchange through
- * the host, and no op moves past them, so that all ranks call them in the same order. A failure stays in the
- * transport, where the session looks after each run. */
+/* Collectives as nodes of graphs. They are custom ops of the CPU: devices with their own memory exchange data
+ * through the host, and no op is moved past them, so that all ranks call them in the same order. The transport stores
+ * a failure, which the session checks after each run. */
 #include "llm/build/builder.h"
 
 #include <string.h>

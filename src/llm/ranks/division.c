@@ -1,8 +1,9 @@
 /* Dividing a model by rows: attention by heads, feed-forward parts by width, experts by expert, the vocabulary by
  * rows.
  *
- * Every rank takes the same decisions from the file alone. A part with fewer units than ranks, or whose norms span
- * all of its width, is not divided: every rank computes it. Cuts of matrices along their rows fall on blocks. */
+ * Every rank derives the same decisions from the file alone. A part with fewer units than ranks, or whose norms span
+ * all of its width, is not divided: every rank computes it. Matrices are cut along their rows only at block
+ * boundaries. */
 #include "llm/parts/mixers.h"
 
 #include "base/checked.h"
@@ -41,7 +42,7 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     }
     return a;
 }
-/* How many things of `size` elements make whole blocks of the tensor's type. */
+/* The smallest number of units of `size` elements that fill whole blocks of the tensor's type. */
 static int64_t whole_blocks(const tn_tensor *t, int64_t size) {
     const int64_t block = tn_type_block(t->type);
     return block / common_divisor(size, block);
@@ -147,7 +148,7 @@ static bool all_ranks_have_heads(const tn_model *m, int32_t il) {
     return true;
 }
 
-/* Layers that read the cells of another are divided as that is. */
+/* Layers that read the cells of another layer are divided like that layer. */
 static bool same_cells(const tn_model *m, int32_t a, int32_t b) {
     head_part x, y;
     for (int r = 0; r < m->division.n_ranks; r++)
@@ -220,8 +221,8 @@ static void take_heads(tn_model *m, int32_t il) {
 
 /* ---- Feed-forward parts ---- */
 
-/* The elements of a rank in a width that rows of `down` have: whole blocks, and 64 together where that suffices.
- * False: there are not enough. */
+/* The elements of a rank in the row length of `down`: whole blocks, and multiples of 64 if possible. False:
+ * there are not enough. */
 static bool cut_width(const tn_model *m, const tn_tensor *down, int64_t width, part_range *part) {
     enum { TOGETHER = 64 };
     const int n_ranks = m->division.n_ranks;

@@ -20,14 +20,14 @@ tn_status tn__slice_read(const tn_gguf *file, const tn_gguf_tensor *info, const 
 /* Where the part begins in the file's data if it is contiguous there; SIZE_MAX: it is not. */
 size_t tn__slice_start(const tn_gguf_tensor *info, const tn__slice *slice, const tn_tensor *part);
 
-/* What is divided of a layer. What is not is computed by every rank. */
+/* The divided parts of a layer. Every rank computes the others. */
 typedef struct tn__layer_division {
     bool mixer, dense, experts, shared; /* results are sums over ranks */
     int32_t first_expert;
 } tn__layer_division;
 
 typedef struct tn__division {
-    tn_net *net; /* NULL: a plan of a rank that does not exist */
+    tn_net *net; /* NULL: a rank that is only planned */
     int rank, n_ranks;
     tn__layer_division *layers; /* NULL: nothing is divided */
     bool vocabulary;            /* rows of the output matrix are */
@@ -40,7 +40,7 @@ typedef struct tn__division {
 
 /* Takes this rank's part: shrinks the tensors and hyperparameters of the model, which has found all its weights. */
 tn_status tn__divide(struct tn_model *model);
-/* The part of what ranks first … first+n-1 share that those before `rank` have, 0 to 1. */
+/* The fraction, 0 to 1, of the units of ranks first … first+n-1 that belong to ranks before `rank`. */
 double tn__share_before(const tn__division *division, int first, int rank, int n);
 tn_status tn__divide_layers(struct tn_model *model); /* of it: by layers (layers.c) */
 /* Whether this rank computes the layer, the embedding, and what follows the last layer. */

@@ -1,8 +1,8 @@
-/* Ranks with whole layers, one after the other: the state of the tokens passes from rank to rank, and what follows
- * the last layer returns to rank 0. Several micro-batches of a prompt are in flight, one on every rank. */
+/* Ranks with whole layers, one after the other: hidden states pass from rank to rank, and logits return to rank
+ * 0. Several micro-batches of a prompt are in flight, one on every rank. */
 #include "llm/build/builder.h"
 
-/* What a layer of another rank would have to know of an earlier one makes this impossible. */
+/* Impossible for layers that need more than the hidden state of an earlier layer. */
 static tn_status check_layers(const tn_model *m) {
     const tn__hparams *h = &m->h;
     bool alone = !m->arch->begin && !m->arch->end && !m->arch->layers_add_embedding && h->causal &&
@@ -12,12 +12,11 @@ static tn_status check_layers(const tn_model *m) {
     if (!alone)
         return tn_fail(
             TN_E_UNSUPPORTED,
-            "layers of %s depend on more than the state of the tokens: ranks cannot have whole layers; divide "
+            "layers of %s depend on more than the previous hidden state, so ranks cannot have whole layers: divide "
             "it by rows (--nodes-split row)",
             m->arch->info.name);
     if (h->n_layer < m->division.n_ranks)
-        return tn_fail(TN_E_UNSUPPORTED, "%d layers cannot be divided among %d ranks", h->n_layer,
-                       m->division.n_ranks);
+        return tn_fail(TN_E_UNSUPPORTED, "cannot divide %d layers among %d ranks", h->n_layer, m->division.n_ranks);
     return TN_OK;
 }
 
@@ -26,12 +25,13 @@ static bool is_head(const tn_model *m, const tn__weight *w) {
            (!m->w.output && w->tensor == m->w.tok_embd);
 }
 
-/* Contiguous layers with bytes by their shares. What is before and after them does not count: the embedding of the
- * first rank and the output matrix of the last are about as large, and a prompt's micro-batches use neither. */
+/* Contiguous layers with bytes by their shares. The parts before and after the layers do not count: the embedding
+ * of the first rank and the output matrix of the last are about equally large, and a prompt's micro-batches use
+ * neither. */
 static tn_status cut_layers(tn_model *m) {
     tn__division *d = &m->division;
     const int32_t n = m->h.n_layer;
-    double *bytes = tn_calloc((size_t)n + 1, sizeof *bytes), all = 0, done = 0; /* one more is looked at */
+    double *bytes = tn_calloc((size_t)n + 1, sizeof *bytes), all = 0, done = 0; /* one more is received to check */
     if (!bytes) return TN_E_NOMEM;
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
@@ -93,7 +93,7 @@ tn_tensor *tn__receive_state(const tn__builder *b, tn_tensor *after, int64_t wid
     return tn_name(b->a, y, "%s", what);
 }
 
-/* The result has no meaning: a graph runs what its results depend on. */
+/* The result is meaningless; it exists because a graph runs only nodes that its results depend on. */
 tn_tensor *tn__send_state(const tn__builder *b, tn_tensor *x, const char *what) {
     const int64_t ne[] = {1};
     return tn_name(b->a, tn_custom(b->a, TN_F32, 1, ne, &x, 1, run_send, (void *)(uintptr_t)&b->m->division, 1), "%s",

@@ -1,4 +1,4 @@
-/* Leading and following: notes from rank 0, each a list of records. */
+/* Notes from rank 0 to the other ranks, each a list of records. */
 #include "llm/ranks/lead.h"
 
 #include "base/checked.h"
@@ -15,7 +15,7 @@ typedef struct note_record {
 /* A note begins with the bytes of its records. */
 enum { NOTE_HEAD = 8 };
 
-/* Ranks with whole layers run behind rank 0: their notes are messages, of what a micro-batch needs. */
+/* Ranks with whole layers lag behind rank 0: their notes are messages with the inputs of a micro-batch. */
 enum { LONG_NOTE = 64 << 10 };
 static size_t note_room(const tn_session_plan *p) { return p->model->division.by_layers ? LONG_NOTE : TN_NET_NOTE; }
 
@@ -119,7 +119,7 @@ static tn_status follow_run(tn_session *s, const void *data, size_t size) {
     tn_session_plan *p = s->plan;
     tn__shape shape;
     tn__graph_set *set;
-    if (size != sizeof shape) return tn_fail(TN_E_FORMAT, "rank 0 asks for an unknown graph");
+    if (size != sizeof shape) return tn_fail(TN_E_FORMAT, "rank 0 requests an unknown graph");
     memcpy(&shape, data, sizeof shape);
     TN_TRY(tn__graph_for(p, shape, &set));
     if (!set->graph) return TN_OK;
@@ -138,7 +138,7 @@ static tn_status follow_record(tn_session *s, const note_record *r, const void *
     case RECORD_RUN: return follow_run(s, data, r->size);
     case RECORD_END: *ended = true; return TN_OK;
     }
-    return tn_fail(TN_E_FORMAT, "rank 0 asks for something unknown (%u, %u)", r->kind, r->number);
+    return tn_fail(TN_E_FORMAT, "rank 0 sent an unknown record (%u, %u)", r->kind, r->number);
 }
 
 static tn_status follow_note(tn_session *s, bool *ended) {
@@ -157,7 +157,7 @@ static tn_status follow_note(tn_session *s, bool *ended) {
 
 tn_status tn_session_follow(tn_session *s) {
     if (!s || !s->notes.bytes || tn_net_rank(s->notes.net) == 0)
-        return tn_fail(TN_E_STATE, "only a session of a rank other than 0 follows");
+        return tn_fail(TN_E_STATE, "tn_session_follow needs a session of a rank other than 0");
     bool ended = false;
     tn_status status = TN_OK;
     while (status == TN_OK && !ended) status = follow_note(s, &ended);

@@ -1,5 +1,5 @@
-/* Rank 0 leads: it keeps the sequences and page tables, and publishes to the other ranks which graph to run with
- * which inputs. They follow. */
+/* Rank 0 holds the sequences and page tables, and publishes to the other ranks which graph to run with which
+ * inputs. */
 #ifndef TN_LLM_RANKS_LEAD_H
 #define TN_LLM_RANKS_LEAD_H
 
@@ -9,7 +9,7 @@
 struct tn_session;
 struct tn_session_plan;
 
-/* What rank 0 has still to publish. */
+/* Records that rank 0 has not published yet. */
 typedef struct tn__notes {
     tn_net *net;
     char *bytes; /* `room` of them; NULL: there is one rank */
@@ -18,23 +18,23 @@ typedef struct tn__notes {
 
 size_t tn__notes_bytes(const struct tn_session_plan *plan);
 tn_status tn__notes_new(const struct tn_session_plan *plan, tn__notes *notes);
-void tn__notes_free(tn__notes *notes); /* rank 0: the others end */
+void tn__notes_free(tn__notes *notes); /* rank 0: makes the other ranks end */
 
 /* A part of a page table that has changed. */
 tn_status tn__lead_table(tn__notes *notes, int group, size_t offset, const void *data, size_t size);
-/* A graph that runs next, with its inputs. TN_E_ABORTED: the abort callback stops here, before any rank begins. */
+/* Publishes the next graph with its inputs. TN_E_ABORTED: the abort callback returned true; no rank has begun. */
 tn_status tn__lead_run(struct tn_session *session, const tn__graph_set *set, void *const *values);
-/* After a graph has run: whether all ranks were there. */
+/* Call after a graph has run: fails if another rank failed. */
 tn_status tn__lead_check(const struct tn_session *session, tn_status status);
 
-/* Before the file is opened: all ranks have the same version, and agree on who opens it. */
+/* Before the file is opened: checks that all ranks have the same version and agree on which of them open it. */
 tn_status tn__ranks_meet(const tn_model_params *params);
-/* Before anything is loaded: all ranks have the same model and parameters, and what those of one machine take fits
- * together. Otherwise the transport is broken, and all ranks report why. */
+/* Before anything is loaded: checks that all ranks have the same model and parameters, and that those of one
+ * machine fit together. Otherwise the transport is broken, and all ranks report why. */
 tn_status tn__ranks_agree(struct tn_session_plan *plan);
 /* The shortest context of all ranks. */
 tn_status tn__ranks_context(const tn_model *model, int32_t *n_ctx);
-/* This rank cannot go on: the others end as well. Returns the status. */
+/* Reports a failure of this rank, which ends all others as well. Returns the status. */
 tn_status tn__ranks_fail(const tn_model *model, tn_status status);
 tn_status tn__ranks_break(tn_net *net, tn_status status);
 

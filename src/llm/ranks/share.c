@@ -1,8 +1,8 @@
 /* Sharing weights: rank 0 reads the file and answers the requests of the other ranks, one of each in turn.
  *
  * A request names a tensor of the file, the part of it that the rank has, and bytes of that part. The answer is
- * messages of at most PIECE bytes, and a checksum of them, which the other rank compares. Nobody needs to know how
- * another rank divides the model, nor its devices. */
+ * messages of at most PIECE bytes, and a checksum of them, which the other rank compares. No rank needs to know
+ * another rank's division of the model or its devices. */
 #include "llm/ranks/share.h"
 
 #include "base/checked.h"
@@ -80,7 +80,7 @@ tn_status tn__share_begin(const tn_model *m, size_t own, size_t *others) {
     return TN_OK;
 }
 
-/* Rank 0 may still be loading its own part, so that the first answer takes any time. */
+/* Rank 0 may still be loading its own part, so the first answer has no timeout. */
 static tn_status ask(tn_net *net, const share_request *request, const char *name, char *to) {
     uint64_t sum = 0, sent;
     TN_TRY(tn_net_send(net, 0, request, sizeof *request));
@@ -116,7 +116,7 @@ tn_status tn__share_done(const tn_model *m) {
 
 /* ---- Sending ---- */
 
-/* Requests of a rank that divides the file in another way than its tensors allow are refused. */
+/* Refuses requests for parts that the tensors do not allow. */
 static tn_status check_request(const tn_model *m, const share_request *q, int rank) {
     bool good = q->tensor < m->n_all && q->slice.axis >= 0 && q->slice.axis < 4 && q->slice.n >= 0 &&
                 q->slice.n <= TN__SLICE_RANGES;
@@ -130,7 +130,7 @@ static tn_status check_request(const tn_model *m, const share_request *q, int ra
     }
     if (good && q->slice.n) part = part / (uint64_t)info->ne[q->slice.axis] * length;
     good = good && q->offset <= part && q->size <= part - q->offset;
-    return good ? TN_OK : tn_fail(TN_E_FORMAT, "rank %d asks for weights that the file does not have", rank);
+    return good ? TN_OK : tn_fail(TN_E_FORMAT, "rank %d requests weights that the file does not have", rank);
 }
 
 static tn_status answer_request(const tn_model *m, const tn__load *l, const share_request *q, int rank, void *piece) {

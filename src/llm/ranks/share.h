@@ -15,21 +15,21 @@ typedef struct tn__share {
     pthread_mutex_t lock; /* of the transport, while several threads load */
 } tn__share;
 
-/* What rank 0 takes on the host while it sends. */
+/* Host memory of rank 0 while it sends. */
 size_t tn__share_bytes(const struct tn_model *model);
 
 /* Opens the model's file, or receives its metadata. */
 tn_status tn__share_open(struct tn_model *model, const char *path);
 void tn__share_end(tn__share *share);
 
-/* All ranks say what they are about to receive; rank 0 gets the sum. */
+/* All ranks report the bytes that they will receive; rank 0 gets the sum. */
 tn_status tn__share_begin(const struct tn_model *model, size_t own, size_t *others);
-/* Another rank: bytes of its part of a weight, from any thread. */
+/* On other ranks: receives bytes of this rank's part of a weight; any thread. */
 tn_status tn__share_read(struct tn_model *model, const struct tn__weight *weight, size_t offset, void *to,
                          size_t size);
-/* Another rank: it has all its weights. */
+/* On other ranks: reports that this rank has all its weights. */
 tn_status tn__share_done(const struct tn_model *model);
-/* Rank 0: sends until all ranks have theirs. *done counts the bytes for the progress of loading. */
+/* On rank 0: sends until all ranks have their weights. *done counts the bytes for progress reports. */
 tn_status tn__share_serve(const struct tn_model *model, const struct tn__load *load, size_t *done, size_t total);
 
 #endif

@@ -1,9 +1,9 @@
-/* Draft models: a smaller model goes on with the text, and the larger one checks what it wrote.
+/* Draft models: a smaller model continues the text, and the larger one verifies the continuation.
  *
- * The draft has a session of its own with the same sequences. It holds the tokens that the larger model has
- * confirmed, and those that it guessed itself; a rejected part is taken back as in the session that checks. Where the
- * sequence is sampled, the draft draws with a copy of its sampler, so that both draw with the same random numbers:
- * similar distributions then mostly give the same token. */
+ * The draft has its own session with the same sequences. It holds the tokens that the larger model has confirmed, and
+ * those that it guessed itself; a rejected part is rolled back as in the verifying session. If the sequence is
+ * sampled, the draft draws with a copy of its sampler and thus the same random numbers: similar distributions then
+ * mostly give the same token. */
 #include "llm/speculate/proposer.h"
 
 #include "base/checked.h"
@@ -16,11 +16,11 @@ typedef struct draft_sequence {
     int32_t n_cells;               /* as so many tokens of its own, */
     int32_t n_guessed;             /* and then tokens that it guessed: */
     tn_token guess[TN_GUESS_MOST]; /* as tokens of the text */
-    bool lost;                     /* the text cannot be expressed in the draft's tokens, or has no room */
+    bool lost; /* the text cannot be expressed in the draft's tokens, or does not fit its context */
     /* Of the current proposal. */
     int32_t row; /* of the draft's logits; -1: its guess has ended */
-    float all;   /* probability that all of the guess is right */
-    /* Of a tree: for each token of the line the likeliest other token. */
+    float all;   /* probability that the whole guess is right */
+    /* For trees: for each token of the path the most probable alternative. */
     tn_token other[TN_GUESS_MOST];
     float other_prob[TN_GUESS_MOST];
     tn__drawer drawer;
@@ -33,7 +33,7 @@ typedef struct draft_proposer {
     tn__vocabulary_map map;
     draft_sequence *sequences;
     int32_t n_seqs, n_vocab, n_text_vocab, n_batch;
-    int32_t n_branches; /* of the session that checks */
+    int32_t n_branches; /* of the session that verifies */
     /* The batch. */
     tn_token *tokens;
     int32_t *seqs, *last; /* last: index of a sequence's last token */
@@ -104,7 +104,7 @@ static tn_status add_text_token(draft_proposer *p, int32_t seq, tn_token token) 
 
 /* ---- Following the text ---- */
 
-/* Takes back what was rejected, and adds the tokens that the draft does not hold yet. */
+/* Rolls back rejected tokens, and adds the tokens that the draft does not hold yet. */
 static tn_status follow_text(draft_proposer *p, const tn_guess *g) {
     draft_sequence *q = &p->sequences[g->seq];
     if (g->n_tokens <= q->n_seen) forget_sequence(p, g->seq); /* another text */
@@ -124,7 +124,7 @@ static tn_status follow_text(draft_proposer *p, const tn_guess *g) {
 
 /* ---- Guessing ---- */
 
-/* Takes the next token of a guess from its row; false: the guess has ended. */
+/* Draws the next token of a guess from its row; false: the guess has ended. */
 static tn_status draw_token(draft_proposer *p, tn_guess *g, const tn__guess_limit *limit, bool *goes_on) {
     draft_sequence *q = &p->sequences[g->seq];
     float prob;
@@ -147,8 +147,8 @@ static tn_status draw_token(draft_proposer *p, tn_guess *g, const tn__guess_limi
     return add_token(p, g->seq, own, true);
 }
 
-/* Makes a tree of the line: alternatives replace the line's least likely tokens, in the order of how
- * likely each is reached. */
+/* Turns the path into a tree: alternatives replace the path's least probable tokens, in the order of
+ * the probability that each is reached. */
 static void add_alternatives(const draft_proposer *p, tn_guess *g, int32_t most) {
     const draft_sequence *q = &p->sequences[g->seq];
     const tn_guess line = *g;
@@ -239,7 +239,7 @@ static tn_status check_draft(const tn_session *session, const tn_spec_params *pa
                        tn_gguf_path(params->draft->plan->model->file));
     if (d->n_seqs < p->n_seqs || d->n_guess < params->n_max || d->n_outputs < p->n_seqs)
         return tn_fail(TN_E_INVALID,
-                       "the draft's session has %d sequences and takes back %d tokens; %d and %d are needed",
+                       "the draft's session has %d sequences and rolls back %d tokens; %d and %d are needed",
                        d->n_seqs, d->n_guess, p->n_seqs, params->n_max);
     return TN_OK;
 }

@@ -27,7 +27,7 @@ tn_token tn__row_other(const float *row, int32_t n, tn_token but, float *prob) {
     return best;
 }
 
-/* Tokens far below the drawn one do not count: the result is used to decide, not to sample. */
+/* Tokens far below the drawn one are ignored: the result is used for decisions, not for sampling. */
 float tn__row_prob(const float *row, int32_t n, tn_token token) {
     static const float far = 16;
     float sum = 0, from = row[token];

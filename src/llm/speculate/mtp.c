@@ -1,16 +1,17 @@
-/* Layers that predict further tokens: a head makes the token after the next from the model's hidden state after a
- * token and the next token; what it makes of them is the state for the token after that.
+/* Multi-token prediction: from the model's hidden state after a token and the next token, a head predicts the token
+ * after that, and computes the hidden state for the following prediction.
  *
- * The head has a session of its own. Its entry at position i is token i with the state after token i - 1, so that it
- * can be made as soon as token i is known. States come with every decode of the model; they wait here until the head
- * is asked, or until there are many. Entries that guesses made are replaced by those of the text. */
+ * The head has its own session. Its cache entry at position i is computed from token i and the hidden state after
+ * token i - 1, as soon as token i is known. Every decode of the model returns hidden states; they are queued here
+ * until the head is asked for guesses, or until there are many. Entries of guesses are replaced by those of the text.
+ */
 #include "llm/speculate/proposer.h"
 
 #include "base/checked.h"
 
 #include <string.h>
 
-/* States of a sequence that may wait, beside those of a guess. */
+/* Max queued states of a sequence, besides those of a guess. */
 enum { WAITING = 64 };
 
 typedef struct mtp_sequence {
@@ -28,7 +29,7 @@ typedef struct mtp_proposer {
     tn__proposer base;
     tn_session *session, *head;
     mtp_sequence *sequences;
-    int32_t n_seqs, n_vocab, room; /* room: states of a sequence that may wait */
+    int32_t n_seqs, n_vocab, room; /* room: max queued states of a sequence */
     size_t width;
     char *block;
     /* The head's batch. */
@@ -77,7 +78,7 @@ static tn_status add_head_entry(mtp_proposer *p, int32_t seq, int32_t position, 
     return TN_OK;
 }
 
-/* Adds the entries of waiting tokens; the last state waits for its token. */
+/* Adds the entries of queued tokens; the last state stays queued until its token is known. */
 static tn_status add_waiting(mtp_proposer *p, int32_t seq) {
     mtp_sequence *q = &p->sequences[seq];
     if (q->n < 1) return TN_OK;
@@ -94,8 +95,8 @@ static tn_status add_waiting(mtp_proposer *p, int32_t seq) {
 
 /* ---- Following the model ---- */
 
-/* `prompt`: the head reads it with the model. Generated tokens that it was not asked about for long are not worth its
- * time: it begins anew with the present one. */
+/* `prompt`: the head processes prompts along with the model. If it was not asked for guesses for many generated
+ * tokens, it skips them: its cache is cleared and begins with the current token. */
 static tn_status observe_token(mtp_proposer *p, int32_t seq, int32_t position, tn_token token, const float *state,
                                bool prompt) {
     mtp_sequence *q = &p->sequences[seq];
@@ -103,7 +104,7 @@ static tn_status observe_token(mtp_proposer *p, int32_t seq, int32_t position, t
         forget_entries(p, seq);
         q->first = position;
     }
-    q->n = position - q->first; /* what was guessed and rejected goes */
+    q->n = position - q->first; /* drops rejected guesses */
     if (q->n == p->room && prompt) TN_TRY(add_waiting(p, seq));
     if (q->n == p->room) {
         forget_entries(p, seq);
@@ -131,7 +132,7 @@ static void observe_decode(void *user, const tn_batch *b) {
 
 /* ---- Guessing ---- */
 
-/* The entry of the sampled token, after those that wait. */
+/* The entry of the sampled token, after the queued ones. */
 static tn_status begin_guess(mtp_proposer *p, const tn_guess *g) {
     mtp_sequence *q = &p->sequences[g->seq];
     const int32_t last = g->n_tokens - 1;
@@ -144,7 +145,7 @@ static tn_status begin_guess(mtp_proposer *p, const tn_guess *g) {
     return add_head_entry(p, g->seq, last, g->tokens[last], q->states, true);
 }
 
-/* Takes the next token of a guess, and adds its entry where the guess goes on. */
+/* Draws the next token of a guess, and adds its entry if the guess continues. */
 static tn_status extend_guess(mtp_proposer *p, tn_guess *g, int32_t index, const tn__guess_limit *limit,
                               bool *goes_on) {
     mtp_sequence *q = &p->sequences[g->seq];
@@ -161,7 +162,7 @@ static tn_status extend_guess(mtp_proposer *p, tn_guess *g, int32_t index, const
         g->n < g->room && tn__guess_goes_on(limit, q->all) && !(tokenizer && tn_token_is_end(tokenizer, token));
     if (!*goes_on) return TN_OK;
     const float *state = tn_session_state(p->head, index);
-    if (!state) return tn_fail(TN_E_STATE, "the head gave no state");
+    if (!state) return tn_fail(TN_E_STATE, "the head returned no hidden state");
     return add_head_entry(p, g->seq, g->n_tokens - 1 + g->n, token, state, true);
 }
 
@@ -210,11 +211,10 @@ static const tn__proposer_class mtp_class = {
 static tn_status check_head(const tn_session *session, const tn_spec_params *params) {
     const tn_session *head = params->draft;
     if (!head || !head->plan->model->h.head_layer)
-        return tn_fail(TN_E_INVALID,
-                       "layers that predict further tokens need a session of a head (tn_model_params.head)");
+        return tn_fail(TN_E_INVALID, "multi-token prediction needs a session of a head (tn_model_params.head)");
     const tn_model *m = session->plan->model, *h = head->plan->model;
     if (!session->plan->params.states || !head->plan->params.states)
-        return tn_fail(TN_E_INVALID, "the model's session or the head's gives no hidden states (params.states)");
+        return tn_fail(TN_E_INVALID, "the model's session or the head's returns no hidden states: set params.states");
     if (m->h.n_embd != h->h.n_embd || m->h.n_vocab != h->h.n_vocab)
         return tn_fail(TN_E_INVALID, "%s is a head for a model of width %d with %d tokens; %s has %d and %d",
                        tn_gguf_path(h->file), h->h.n_embd, h->h.n_vocab, tn_gguf_path(m->file), m->h.n_embd,

@@ -1,8 +1,8 @@
-/* N-grams: what followed the last tokens when they stood in the text before.
+/* N-grams: guesses the continuation of an earlier occurrence of the last tokens.
  *
- * One table serves all sequences: a slot holds where the n-gram with this hash ended last. Nothing in it is trusted:
- * the tokens before that position are compared with the last ones, so that a slot that another n-gram has taken gives
- * no guess. The longer the texts before both agree, the surer the guess. */
+ * One table serves all sequences: a slot has the position where the n-gram with this hash last ended. Nothing in it
+ * is trusted: the tokens before that position are compared with the last ones, so a hash collision gives no guess.
+ * The longer the match, the higher the confidence. */
 #include "llm/speculate/proposer.h"
 
 #include "base/checked.h"
@@ -51,16 +51,16 @@ static void index_tokens(ngram_proposer *p, int32_t seq, const tn_token *tokens,
     p->indexed[seq] = TN__MAX(p->indexed[seq], n);
 }
 
-/* Tokens before both positions that are the same. */
+/* The number of equal tokens before both positions. */
 static int32_t match_length(const tn_token *tokens, int32_t a, int32_t b) {
     int32_t n = 0;
     while (n < a && n < b && n < MATCH_MOST && tokens[a - 1 - n] == tokens[b - 1 - n]) n++;
     return n;
 }
 
-/* How sure a guess is whose n-gram agrees with the earlier one in so many tokens; the policy corrects it by what it
- * observes. The classes of lengths are far enough apart to be told from each other there. */
-static float sureness(int32_t length) {
+/* The initial confidence of a guess by the length of the match; the policy calibrates it by observed acceptance.
+ * Values differ enough for the policy to distinguish the lengths. */
+static float ngram_confidence(int32_t length) {
     static const float by_length[] = {0.1f,  0.1f,  0.22f, 0.34f, 0.47f, 0.6f, 0.6f,
                                       0.72f, 0.72f, 0.72f, 0.72f, 0.72f, 0.85f};
     const int32_t most = (int32_t)TN__COUNT(by_length) - 1;
@@ -77,13 +77,13 @@ static void guess_one(ngram_proposer *p, tn_guess *g, float p_min) {
     *slot = n;
     if (earlier <= 0 || earlier >= n || !g->room) return;
     const int32_t length = match_length(g->tokens, earlier, n);
-    const float prob = sureness(length);
+    const float prob = ngram_confidence(length);
     if (length < p->size || prob < p_min) return;
-    /* A text that repeats itself continues with what it repeats, also where that is the guess. */
+    /* A repetitive text is continued periodically, so the source of the guess may overlap the guess itself. */
     const int32_t period = n - earlier;
     for (int32_t i = 0; i < g->room; i++) {
         g->guess[i] = g->tokens[earlier + i % period];
-        g->probs[i] = sureness(length + i);
+        g->probs[i] = ngram_confidence(length + i);
         g->n = i + 1;
     }
 }
@@ -112,7 +112,7 @@ static const tn__proposer_class ngram_class = {.propose = ngram_propose, .forget
 tn_status tn__ngram_new(const tn_session_params *session, const tn_spec_params *params, tn__proposer **out) {
     const int32_t size = params->ngram ? params->ngram : NGRAM_DEFAULT;
     if (size < NGRAM_LEAST || size > NGRAM_MOST)
-        return tn_fail(TN_E_INVALID, "n-grams of %d tokens; %d to %d are possible", size, NGRAM_LEAST, NGRAM_MOST);
+        return tn_fail(TN_E_INVALID, "n-grams of %d tokens; %d to %d are supported", size, NGRAM_LEAST, NGRAM_MOST);
     ngram_proposer *p = tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
     p->base = (tn__proposer){.class = &ngram_class, .bytes = tn__ngram_bytes(session, params)};

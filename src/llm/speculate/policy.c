@@ -1,14 +1,14 @@
-/* How long guesses are: from how often guesses were right, and from the measured time of batches.
+/* The length of guesses, from acceptance rates and from the measured time of batches.
  *
- * A step of r rows takes T(r), measured by the session. A guess whose tokens are right with the probabilities p1, p2,
- * … gives 1 + p1 + p1 p2 + … tokens. Of all lengths the one with the most tokens per time is chosen; a proposer that
- * takes time guesses a further token only where that promises more tokens per time than are made now.
+ * A step of r rows takes T(r), measured by the session. A guess whose tokens are accepted with the probabilities p1,
+ * p2, … yields 1 + p1 + p1 p2 + … tokens. The length with the highest expected tokens per second is chosen; a costly
+ * proposer guesses another token only if that increases the expected tokens per second.
  *
- * What proposers say about their sureness is corrected by what was observed. A draft that is sure of 0.3 may well be
- * right in nine of ten cases where the larger model takes its argmax, too.
+ * The confidence of proposers is calibrated by observed acceptance: a draft with a confidence of 0.3 may well be
+ * right in nine of ten cases if the larger model takes its argmax.
  *
- * Predictions can be wrong. An account of the time that rounds with guesses took, less what plain steps would have
- * taken for the same tokens, bounds what guessing can lose: a few steps, and a fixed share of the time after that. */
+ * Predictions can be wrong, so the accumulated difference between the time of rounds with guesses and that of plain
+ * steps for the same tokens bounds the loss: a few steps, plus a fixed share of the time after that. */
 #include "llm/speculate/proposer.h"
 
 #include "base/checked.h"
@@ -16,19 +16,20 @@
 #include <math.h>
 
 enum {
-    PROBE_EVERY = 32,  /* of the guesses that do not seem to pay, so many are dropped for one that is checked */
+    PROBE_EVERY = 32,  /* one in this many guesses that do not seem to pay off is verified anyway */
     PROBE_TOKENS = 2,  /* its length */
-    PLAIN_EVERY = 256, /* steps after which plain ones are measured again, */
-    PLAIN_STEPS = 4,   /* so many */
+    PLAIN_EVERY = 256, /* steps after which plain steps are measured again */
+    PLAIN_STEPS = 4,   /* their number */
 };
-/* A guess that cost nothing must promise this much more than a plain step: predictions are not exact. */
+/* Required gain over plain steps for guesses that cost no time, because predictions are not exact. */
 static const double MARGIN = 1.05;
-/* Time of a further row where nothing was measured: optimistic, so that it will be. */
+/* Assumed time of an additional row, relative to a step, where nothing was measured. Optimistic, so that it gets
+ * measured. */
 static const double UNKNOWN_ROW = 0.02;
-/* The same for a number of rows between two that were. */
+/* Factor for row counts between two measured ones, optimistic for the same reason. */
 static const double UNTRIED = 0.9;
-/* Guessing pauses once it has lost the time of so many plain steps, until it is half of that; a plain step makes up
- * for this share of its time. */
+/* Guessing pauses once its loss exceeds the time of MOST_LOST plain steps, until the loss is half of that. Each
+ * plain step reduces the loss by the share REGAINED of its time. */
 static const double MOST_LOST = 8, REGAINED = 0.01;
 
 void tn__policy_begin(tn__policy *p, const tn_session *session, bool fixed, int32_t n_min) {
@@ -41,21 +42,22 @@ static float log_odds(float prob) {
     return logf(within / (1 - within));
 }
 
-/* How often tokens are right of which the proposer is as sure as this. */
-static float corrected(const tn__policy *p, float prob) {
+/* The acceptance rate of tokens with this confidence, after calibration. */
+static float calibrated(const tn__policy *p, float prob) {
     return 1 / (1 + expf(-(p->shift + p->slope * log_odds(prob))));
 }
 
 static void correct(tn__policy *p, float prob, bool right) {
     static const float shift_rate = 0.2f, slope_rate = 0.1f, mean_rate = 0.05f, steepest = 2;
-    const float error = (right ? 1.0f : 0.0f) - corrected(p, prob);
+    const float error = (right ? 1.0f : 0.0f) - calibrated(p, prob);
     p->shift += shift_rate * error;
     p->mean += mean_rate * ((right ? 1.0f : 0.0f) - p->mean);
     p->slope = TN__MAX(TN__MIN(p->slope + slope_rate * error * log_odds(prob), steepest), 0);
 }
 
-/* What was not measured for long, or a few times only, may be shorter: it is tried in time. */
-static double hoped_time(const tn__policy *p, int32_t rows) {
+/* An optimistic estimate for row counts that were measured long ago or only a few times, so that they are tried
+ * again. */
+static double optimistic_time(const tn__policy *p, int32_t rows) {
     static const double steps = 512, most = 0.1, each = 0.05;
     const tn__step_time *t = &p->session->steps[rows];
     const double age = (double)(p->session->n_steps - t->seen) / steps;
@@ -69,11 +71,11 @@ double tn__policy_step_ns(const tn__policy *p, int32_t rows) {
     while (below > 0 && times[below].ns <= 0) below--;
     while (above < TN__STEP_ROWS && times[above].ns <= 0) above++;
     const bool has_above = above < TN__STEP_ROWS;
-    if (below == rows) return hoped_time(p, rows);
-    if (!below) return has_above ? hoped_time(p, above) : 0;
-    const double further = (double)(rows - below), time = hoped_time(p, below);
+    if (below == rows) return optimistic_time(p, rows);
+    if (!below) return has_above ? optimistic_time(p, above) : 0;
+    const double further = (double)(rows - below), time = optimistic_time(p, below);
     if (!has_above) return time * (1 + UNKNOWN_ROW * further);
-    const double slope = (hoped_time(p, above) - time) / (double)(above - below);
+    const double slope = (optimistic_time(p, above) - time) / (double)(above - below);
     return (time + TN__MAX(slope, 0) * further) * UNTRIED;
 }
 
@@ -102,7 +104,7 @@ bool tn__policy_guesses(tn__policy *p, int32_t n) {
     else if (plain->ns > 0 && p->session->n_steps > plain->seen + PLAIN_EVERY)
         p->plain = PLAIN_STEPS;
     const bool guesses = !p->paused && !p->plain && tn__policy_step_ns(p, n) > 0; /* a plain step is measured first */
-    p->resumed = guesses && !p->guessed; /* a draft then has to catch up on the text */
+    p->resumed = guesses && !p->guessed; /* a draft then has to process the missed text */
     p->guessed = guesses;
     return guesses;
 }
@@ -116,7 +118,8 @@ tn__guess_limit tn__policy_limit(const tn__policy *p, int32_t n, float p_min) {
     tn__guess_limit limit = {.policy = p, .p_min = p_min};
     const double plain = tn__policy_step_ns(p, n);
     if (p->fixed || plain <= 0) return limit;
-    /* What a further token takes to check and to guess, as the tokens that are made in that time without it. */
+    /* The cost of verifying and of guessing another token, in tokens that could be generated in that time without it.
+     */
     const double row = (tn__policy_step_ns(p, TO * n) - tn__policy_step_ns(p, FROM * n)) / ((TO - FROM) * (double)n);
     const double rate = TN__MAX((double)n / plain, p->made.ns > 0 ? p->made.tokens / p->made.ns : 0);
     limit.check = (float)TN__MIN(TN__MAX(row, 0) * rate, 0.9);
@@ -126,16 +129,17 @@ tn__guess_limit tn__policy_limit(const tn__policy *p, int32_t n, float p_min) {
 
 bool tn__guess_keeps(const tn__guess_limit *limit, int32_t n_guessed, float prob, float *all) {
     if (prob < limit->p_min) return false;
-    *all *= limit->policy->fixed ? prob : corrected(limit->policy, prob);
+    *all *= limit->policy->fixed ? prob : calibrated(limit->policy, prob);
     return !n_guessed || *all >= limit->check;
 }
 
 bool tn__guess_goes_on(const tn__guess_limit *limit, float all) {
-    if (!limit->policy->fixed && limit->policy->guessing.ns <= 0) return false; /* the first ones are short */
+    if (!limit->policy->fixed && limit->policy->guessing.ns <= 0)
+        return false; /* until it is measured, guesses are short */
     return all * limit->policy->mean >= limit->check + limit->guess;
 }
 
-/* Tokens that the guesses give if each has at most `length`, and the rows of their batch. */
+/* The expected tokens if each guess has at most `length`, and the rows of that batch. */
 static double expect_tokens(const tn__policy *p, const tn_guess *guesses, int32_t n, int32_t length, int32_t *rows) {
     double tokens = n;
     *rows = n;
@@ -143,7 +147,7 @@ static double expect_tokens(const tn__policy *p, const tn_guess *guesses, int32_
         double all[1 + TN_GUESS_MOST] = {1}; /* the sampled token is right */
         for (int32_t k = 0; k < TN__MIN(guesses[i].n, length); k++) {
             const int32_t parent = guesses[i].tree ? guesses[i].parents[k] : k - 1;
-            all[1 + k] = all[1 + parent] * corrected(p, guesses[i].probs[k]);
+            all[1 + k] = all[1 + parent] * calibrated(p, guesses[i].probs[k]);
             tokens += all[1 + k];
             ++*rows;
         }
@@ -169,7 +173,7 @@ void tn__policy_cut(tn__policy *p, tn_guess *guesses, int32_t n, bool costly) {
     }
     int32_t drafted = 0;
     for (int32_t i = 0; i < n; i++) drafted += guesses[i].n;
-    /* The time that guessing has taken is spent; its first token is checked in any case, and so learned from. */
+    /* The time of guessing is already spent; the first token is always verified, to learn from it. */
     const double spent = costly ? tn__policy_guess_ns(p) * (double)drafted : 0;
     double most = (double)n / (plain + spent) * (costly ? 0 : MARGIN);
     for (int32_t length = 1; length <= longest; length++) {
@@ -179,7 +183,7 @@ void tn__policy_cut(tn__policy *p, tn_guess *guesses, int32_t n, bool costly) {
         most = found;
         best = length;
     }
-    if (!best && ++p->unprobed >= PROBE_EVERY) best = PROBE_TOKENS; /* what was learned may be out of date */
+    if (!best && ++p->unprobed >= PROBE_EVERY) best = PROBE_TOKENS; /* acceptance rates may be out of date */
     if (best) p->unprobed = 0;
     cut_guesses(guesses, n, best);
 }

@@ -1,4 +1,5 @@
-/* Proposers: who guesses tokens. The speculator (speculator.c) asks one of them and decides what is checked. */
+/* Proposers guess tokens. The speculator (speculator.c) calls one of them and decides how much of the guess is
+ * verified. */
 #ifndef TN_LLM_SPECULATE_PROPOSER_H
 #define TN_LLM_SPECULATE_PROPOSER_H
 
@@ -7,24 +8,24 @@
 
 typedef struct tn__proposer tn__proposer;
 
-/* Where a guess ends: before a token that is less sure than p_min, and where a further one is not worth its time. */
+/* Ends guesses before a token whose confidence is below p_min, and when another token is not worth its time. */
 typedef struct tn__guess_limit {
     const struct tn__policy *policy;
     float p_min;
-    float check, guess; /* the time for a token, as the tokens that are made in it otherwise */
+    float check, guess; /* the time per token, in tokens that could be generated in that time otherwise */
 } tn__guess_limit;
-/* Whether a token that the proposer is as sure of as this is worth to be checked, after n_guessed others. `all`: how
- * probably all of the guess is right, 1 at first. */
+/* Whether a token with this confidence is worth verifying after n_guessed others. `all`: probability that the whole
+ * guess is right, initially 1. */
 bool tn__guess_keeps(const tn__guess_limit *limit, int32_t n_guessed, float prob, float *all);
-/* Whether another one is worth to be guessed. */
+/* Whether another token is worth guessing. */
 bool tn__guess_goes_on(const tn__guess_limit *limit, float all);
 
 typedef struct tn__proposer_class {
-    /* Fills guess, probs and n of every entry, up to its room and the limit. */
+    /* Fills guess, probs and n of every entry, up to its `room` and the limit. */
     tn_status (*propose)(tn__proposer *proposer, tn_guess *guesses, int32_t n, const tn__guess_limit *limit);
     void (*forget)(tn__proposer *proposer, int32_t seq);
     void (*free)(tn__proposer *proposer);
-    bool costly; /* guessing takes time that counts: it is not asked while guesses do not pay */
+    bool costly; /* guessing takes considerable time: it is not called while guesses do not pay off */
 } tn__proposer_class;
 
 struct tn__proposer {
@@ -44,14 +45,14 @@ typedef struct tn__drawer {
     tn_sampler *sampler;
     const tn_sampler *follows;
 } tn__drawer;
-/* Brings the copy to the point where the sequence's sampler is. `same`: the rows are over the same vocabulary. */
+/* Copies the current state of the sequence's sampler. `same`: both have the same vocabulary. */
 tn_status tn__drawer_follow(tn__drawer *drawer, const tn_guess *guess, bool same);
 tn_status tn__drawer_draw(tn__drawer *drawer, const float *row, int32_t n, tn_token *token, float *prob);
 void tn__drawer_free(tn__drawer *drawer);
 
 /* The argmax and its probability. */
 tn_token tn__row_argmax(const float *row, int32_t n, float *prob);
-/* The likeliest token but one, and its probability. */
+/* The most probable token other than `but`, and its probability. */
 tn_token tn__row_other(const float *row, int32_t n, tn_token but, float *prob);
 /* The probability of a token. */
 float tn__row_prob(const float *row, int32_t n, tn_token token);
@@ -62,33 +63,33 @@ typedef struct tn__policy {
     const tn_session *session;
     bool fixed;
     int32_t n_min;
-    float shift, slope;     /* of the log odds of a proposer's sureness, to those that its tokens are right */
-    float mean;             /* how often they are */
-    tn__step_time guessing; /* of a token; of the costly proposers */
+    float shift, slope;     /* calibration: log odds of acceptance = shift + slope × log odds of the confidence */
+    float mean;             /* mean acceptance rate */
+    tn__step_time guessing; /* time per token of costly proposers */
     double lost;            /* time of rounds with guesses beyond that of plain steps for the same tokens */
-    bool paused;            /* it is too much */
-    bool guessed, resumed;  /* the last round had guesses; this one has, and the last had none */
+    bool paused;            /* `lost` is too high */
+    bool guessed, resumed;  /* the last round had guesses; this one has guesses, and the last had none */
     struct {
         double tokens, ns;
     } made;           /* in the last rounds with guesses */
     int32_t plain;    /* plain steps to measure before the next guess */
-    int32_t unprobed; /* guesses that were dropped since the last one that was checked all the same */
+    int32_t unprobed; /* guesses dropped since the last one that was verified as a probe */
 } tn__policy;
 
 void tn__policy_begin(tn__policy *policy, const tn_session *session, bool fixed, int32_t n_min);
-/* A proposal, the step that checked it, and the tokens that were made. */
+/* A round: a proposal, the step that verified it, and the generated tokens. */
 typedef struct tn__round {
-    int32_t n_seqs, n_drafted, n_guessed, n_tokens; /* drafted by a costly proposer; checked */
+    int32_t n_seqs, n_drafted, n_guessed, n_tokens; /* n_drafted: by a costly proposer; n_guessed: verified */
     double ns;                                      /* of guessing and of the step */
 } tn__round;
 void tn__policy_round(tn__policy *policy, const tn__round *round);
 /* Whether tokens are guessed for n sequences. */
 bool tn__policy_guesses(tn__policy *policy, int32_t n);
 tn__guess_limit tn__policy_limit(const tn__policy *policy, int32_t n, float p_min);
-/* Shortens the guesses so that the batch gives the most tokens per time. `costly`: guessing has taken time. */
+/* Shortens the guesses to maximise the expected tokens per second. `costly`: guessing has taken time. */
 void tn__policy_cut(tn__policy *policy, tn_guess *guesses, int32_t n, bool costly);
 void tn__policy_learn(tn__policy *policy, const tn_guess *guess, int32_t n_accepted);
-/* After a costly proposer was asked, and gave so many tokens. */
+/* Call after a costly proposer has guessed n_tokens tokens in this time. */
 void tn__policy_guessed(tn__policy *policy, int32_t n_tokens, uint64_t ns);
 double tn__policy_guess_ns(const tn__policy *policy); /* per token */
 /* Predicted time of a step with this many rows; 0: nothing is known. */

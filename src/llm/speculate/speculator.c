@@ -1,4 +1,4 @@
-/* Speculators: one proposer, the policy that decides what is checked, and the figures. */
+/* Speculators: one proposer, the policy that decides how much is verified, and statistics. */
 #include "llm/speculate/proposer.h"
 
 #include "base/checked.h"
@@ -49,12 +49,12 @@ static tn_status fill_params(const tn_session *session, tn_spec_params *p) {
     if ((size_t)p->kind >= TN_SPEC_KINDS)
         return tn_fail(TN_E_INVALID, "unknown type of speculation %d", (int)p->kind);
     if (p->kind != TN_SPEC_NONE && most < 1)
-        return tn_fail(TN_E_INVALID, "the session checks no guesses: set n_guess of its parameters");
+        return tn_fail(TN_E_INVALID, "the session verifies no guesses: set n_guess of its parameters");
     if (p->kind != TN_SPEC_NONE && session->notes.bytes)
-        return tn_fail(TN_E_UNSUPPORTED, "sessions that several ranks compute do not guess tokens");
+        return tn_fail(TN_E_UNSUPPORTED, "speculative decoding is not supported with several ranks");
     if (p->n_max == 0) p->n_max = TN__MIN(DEFAULT_GUESS, most);
     if (p->n_max < 0 || p->n_max > most)
-        return tn_fail(TN_E_INVALID, "guesses of %d tokens; the session checks 1 to %d (n_guess)", p->n_max, most);
+        return tn_fail(TN_E_INVALID, "guesses of %d tokens; the session verifies 1 to %d (n_guess)", p->n_max, most);
     if (p->n_min < 0 || p->n_min > p->n_max)
         return tn_fail(TN_E_INVALID, "guesses of at least %d tokens and at most %d", p->n_min, p->n_max);
     if (!(p->p_min >= 0 && p->p_min <= 1)) return tn_fail(TN_E_INVALID, "a probability of %g", (double)p->p_min);
@@ -120,13 +120,13 @@ int32_t tn_guess_branch(const tn_guess *g, int32_t at) {
         const int32_t parent = g->parents[i];
         branch[1 + i] = branch[1 + parent];
         for (int32_t k = parent + 1; k < i; k++)
-            if (branch[1 + k] == branch[1 + parent]) branch[1 + i] = -1; /* the parent is followed already */
+            if (branch[1 + k] == branch[1 + parent]) branch[1 + i] = -1; /* the parent already has a successor */
         if (branch[1 + i] < 0) branch[1 + i] = ++n;
     }
     return branch[1 + at];
 }
 
-/* Ends a tree where its parents do not make sense, or where it has too many branches; one that is a line becomes one.
+/* Truncates a tree at invalid parents or at too many branches; a tree without branches becomes a path.
  */
 static void limit_tree(tn_guess *g, int32_t most) {
     bool line = true;
@@ -149,7 +149,7 @@ static tn_status ask_callback(const tn_speculator *s, tn_guess *guesses, int32_t
     return TN_OK;
 }
 
-/* Every token is one of the model's, or nothing of the guess can be decoded. */
+/* Every token must be in the model's vocabulary, or the guess cannot be decoded. */
 static void drop_invalid(const tn_speculator *s, tn_guess *g) {
     const int32_t n_vocab = s->session->plan->model->h.n_vocab;
     for (int32_t i = 0; i < g->n; i++)
@@ -167,8 +167,8 @@ static void limit_rows(const tn_speculator *s, tn_guess *guesses, int32_t n) {
     }
 }
 
-/* Ends the round that the last proposal began. Rounds with a prompt, or with graphs that were not there, say nothing
- * about the time of others. */
+/* Ends the round that began with the last proposal. Rounds with a prompt, or that built new graphs, are not
+ * representative and not timed. */
 static void end_round(tn_speculator *s) {
     const tn_session *x = s->session;
     const int32_t rows = s->round.n_seqs + s->round.n_guessed;
@@ -201,8 +201,8 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
     s->stats.propose_ns += took;
     s->session->stats.generated_ns += took; /* it is part of generating */
     if (status != TN_OK) {
-        tn_log(TN_LOG_WARN, "guessing by %s has failed and is off from now on: %s", kind_names[s->params.kind],
-               tn_error());
+        tn_log(TN_LOG_WARN, "speculative decoding with %s failed and is disabled from now on: %s",
+               kind_names[s->params.kind], tn_error());
         s->stats.failed = true;
         for (int32_t i = 0; i < n; i++) guesses[i].n = 0;
         return TN_OK;
@@ -217,7 +217,7 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
     if (costly) s->round.n_drafted = n_guessed;
     if (asks)
         tn__policy_cut(&s->policy, guesses, n, costly);
-    else /* it has only followed the text */
+    else /* it has only processed the text */
         for (int32_t i = 0; i < n; i++) guesses[i].n = 0;
     return TN_OK;
 }

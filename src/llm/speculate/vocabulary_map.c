@@ -19,7 +19,7 @@ static bool same_text(const tn_tokenizer *a, tn_token x, const tn_tokenizer *b, 
     return n == m && memcmp(s, t, n) == 0;
 }
 
-/* Padding at the end of one of them does no harm. */
+/* Padding tokens at the end of a vocabulary are ignored. */
 static bool all_the_same(const tn_tokenizer *a, const tn_tokenizer *b) {
     const int32_t n = TN__MIN(tn_tokenizer_size(a), tn_tokenizer_size(b));
     const int32_t most = TN__MAX(tn_tokenizer_size(a), tn_tokenizer_size(b));
@@ -44,7 +44,7 @@ static tn_status map_by_text(const tn_tokenizer *a, const tn_tokenizer *b, tn__v
     for (tn_token t = TN__MIN(m->n_from, tn_tokenizer_size(b)) - 1; t >= 0; t--) {
         size_t slot = text_slot(b, t, slots - 1);
         while (table[slot] >= 0 && !same_text(b, table[slot], b, t)) slot = (slot + 1) & (slots - 1);
-        table[slot] = t; /* of several with the same text the first */
+        table[slot] = t; /* the first of several with the same text */
     }
     for (tn_token t = 0; t < TN__MIN(m->n_to, tn_tokenizer_size(a)); t++) {
         size_t slot = text_slot(a, t, slots - 1);
@@ -71,7 +71,7 @@ static void map_roles(const tn_tokenizer *a, const tn_tokenizer *b, tn__vocabula
 tn_status tn__vocabulary_map_new(const tn_tokenizer *a, const tn_tokenizer *b, int32_t n_a, int32_t n_b,
                                  tn__vocabulary_map *m) {
     *m = (tn__vocabulary_map){.n_to = n_a, .n_from = n_b};
-    if (!a || !b) { /* nothing to compare: numbers must do */
+    if (!a || !b) { /* no texts to compare: ids are assumed equal */
         m->same = n_a == n_b;
         m->n_to = m->n_from = TN__MIN(n_a, n_b);
         return m->same ? TN_OK

@@ -1,12 +1,12 @@
 /* Ranks of an MPI job: a module that is loaded under mpirun or Slurm.
  *
- * Every call is non-blocking inside and is polled with the timeout, so that a rank that stalls ends the job. Sums are
- * formed in the order of ranks, small ones by every rank, of large ones a slice by each: MPI_Allreduce may give ranks
+ * Every call is non-blocking and polled with the timeout, so that a rank that stalls ends the job. Sums are added in
+ * the order of ranks, small ones by every rank, large ones in slices, one per rank: MPI_Allreduce may give ranks
  * different last bits, and a MoE router would then choose other experts.
  *
- * MPI moves messages while it is called. While messages are under way and the rank computes, a thread calls it; a
- * lock lets one thread in at a time. The same thread sends the heartbeat of rank 0, without which ranks that wait for
- * a note could not tell a rank 0 that has nothing to do from one that is stopped or cut off. */
+ * MPI makes progress only while it is called. While messages are in flight and the rank computes, a progress
+ * thread calls it; a mutex serialises calls. The same thread sends the heartbeat of rank 0, which lets ranks that
+ * wait for a note distinguish an idle rank 0 from one that is stopped or cut off. */
 #include "tenon/net/net_impl.h"
 
 #include <mpi.h>
@@ -19,16 +19,16 @@
 #include <unistd.h>
 
 enum {
-    GATHERED = 16 << 10,   /* bytes of a part up to which sums are formed by every rank */
-    SLICE = 256 << 10,     /* bytes of a large sum that a rank forms at once */
+    GATHERED = 16 << 10,   /* max bytes of a part that every rank sums up */
+    SLICE = 256 << 10,     /* bytes of a large sum that a rank adds at once */
     PIECE = 1 << 28,       /* bytes of one call, whose count is an int */
-    SENDS = 8,             /* messages of a rank that may be under way */
+    SENDS = 8,             /* messages of a rank that may be in flight */
     POLL_NS = 1000 * 1000, /* then waiting sleeps between polls */
     NAP_NS = 50 * 1000,
     TAG_MESSAGE = 0,
     TAG_BEAT = 1,
     BEATS_PER_TIMEOUT = 4,
-    ABORT_SECONDS = 1 /* for the launcher to end this rank; then it ends by itself */
+    ABORT_SECONDS = 1 /* time for the launcher to end this rank; then it exits itself */
 };
 
 typedef struct mpi_net {
@@ -62,7 +62,7 @@ static int unlock_after(mpi_net *m, int code) {
 #define LOCKED(m, call) (pthread_mutex_lock(&(m)->lock), unlock_after((m), (call)))
 #define MPI_TRY(m, call) TN_TRY(check_call(LOCKED(m, call), #call))
 
-/* The previous beat of a rank that does not take it stays under way; there is no other one then. */
+/* If a rank has not received the previous heartbeat, it stays in flight and no new one is sent. */
 static void send_beats(const tn_net *net) {
     mpi_net *m = net->impl;
     for (int r = 1; r < net->size; r++) {
@@ -72,7 +72,7 @@ static void send_beats(const tn_net *net) {
     }
 }
 
-/* Completes messages under way while the rank computes. A failure shows at the next message. */
+/* Completes messages in flight while the rank computes. A failure is reported by the next message. */
 static void *move_messages(void *user) {
     const tn_net *net = user;
     mpi_net *m = net->impl;
@@ -100,7 +100,7 @@ static void *move_messages(void *user) {
     return NULL;
 }
 
-/* Takes the heartbeats that have arrived; *heard is the time of the last one. */
+/* Receives the heartbeats that have arrived; *heard is the time of the last one. */
 static tn_status take_beats(const tn_net *net, uint64_t *heard) {
     mpi_net *m = net->impl;
     for (int there = 1; there;) {
@@ -113,7 +113,7 @@ static tn_status take_beats(const tn_net *net, uint64_t *heard) {
     return TN_OK;
 }
 
-/* Until the request is complete; if `idle`, for any time while rank 0's heart beats. */
+/* Waits until the request is complete; if `idle`, without timeout while rank 0's heartbeat continues. */
 static tn_status finish_request(const tn_net *net, MPI_Request *request, const char *what, bool idle) {
     mpi_net *m = net->impl;
     const uint64_t begin = tn_time_ns();
@@ -157,7 +157,7 @@ static tn_status mpi_broadcast(tn_net *net, int root, void *data, size_t size, b
     return TN_OK;
 }
 
-/* Every rank adds its slice of all parts, then all slices are gathered: no wire carries more than twice the bytes. */
+/* Every rank adds its slice of all parts, then all slices are gathered: no link carries more than twice the bytes. */
 static tn_status reduce_sliced(tn_net *net, const float *in, float *out, size_t n) {
     mpi_net *m = net->impl;
     int counts[TN_NET_RANKS_MOST] = {0}, starts[TN_NET_RANKS_MOST], own[TN_NET_RANKS_MOST], at[TN_NET_RANKS_MOST];
@@ -229,7 +229,7 @@ static tn_status mpi_receive(tn_net *net, int from, void *data, size_t size, boo
     return TN_OK;
 }
 
-/* Beginning and ending a job wait for all ranks, without a timeout: a signal ends this process if they take too long.
+/* MPI_Init and MPI_Finalize wait for all ranks without a timeout: a signal ends this process if they take too long.
  */
 typedef struct mpi_watch {
     pthread_mutex_t lock;
@@ -271,8 +271,8 @@ static void end_watch(mpi_watch *w) {
     pthread_join(w->thread, NULL);
 }
 
-/* MPI has no other way to reach ranks that wait in a call: the launcher ends them. Where it does not, because it is
- * cut off, this rank ends by itself, and the others after their timeout. */
+/* MPI cannot interrupt ranks that wait in a call: the launcher ends them. If it is cut off, this rank exits itself,
+ * and the others after their timeout. */
 static void end_job(int status) {
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_SECONDS);
@@ -355,7 +355,7 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     MPI_Comm_rank(MPI_COMM_WORLD, &net->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &net->size);
     if (net->size > TN_NET_RANKS_MOST)
-        return tn_fail(TN_E_LIMIT, "there may be 1 to %d ranks, not %d", TN_NET_RANKS_MOST, net->size);
+        return tn_fail(TN_E_LIMIT, "1 to %d ranks are supported, not %d", TN_NET_RANKS_MOST, net->size);
     m->message_bytes = params->message_bytes ? params->message_bytes : (size_t)1 << 20;
     m->parts = tn_calloc((size_t)net->size, SLICE);
     for (int i = 0; i < SENDS; i++) m->messages[i] = tn_malloc(m->message_bytes);

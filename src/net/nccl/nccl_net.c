@@ -1,4 +1,4 @@
-/* Sums through the GPUs of the ranks: a module around another transport, which carries everything but large sums.
+/* Sums on the GPUs of the ranks: a module that wraps another transport, which handles everything except large sums.
  *
  * Collectives are nodes on the host (docs/distributed.md), so a sum is staged: copied to the GPU, reduced there, and
  * copied back, in pieces of STAGED bytes. Rank r takes GPU r modulo the number of GPUs that it sees; NCCL refuses two
@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum {
-    SMALL = 16 << 10, /* bytes of sums that the other transport forms: staging takes longer than they do */
+    SMALL = 16 << 10, /* sums up to this size use the other transport: staging would take longer */
     STAGED = 4 << 20, /* bytes on the GPU */
     NAP_NS = 20 * 1000,
     POLL_NS = 200 * 1000 /* then waiting sleeps between polls */
@@ -28,7 +28,7 @@ typedef struct nccl_net {
     bool retained;
 } nccl_net;
 
-/* Joining waits for all ranks inside NCCL, without a timeout: it runs in a thread that is left behind if it hangs. */
+/* Joining waits for all ranks inside NCCL, without a timeout: it runs in a thread that is abandoned if it hangs. */
 typedef struct nccl_join {
     const nccl_library *library;
     void *context;
@@ -153,7 +153,7 @@ static tn_status take_gpu(nccl_net *n, int rank) {
     return nccl_check_cuda(l, l->allocate(&n->memory, STAGED), "cuMemAlloc");
 }
 
-/* Whether all ranks have come so far, so that none waits for the others inside NCCL in vain. */
+/* Whether all ranks have reached this point, so that none waits for the others inside NCCL forever. */
 static tn_status check_all(tn_net *net, tn_status own, const char *what) {
     char text[256];
     float failed = own != TN_OK;

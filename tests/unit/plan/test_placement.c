@@ -129,7 +129,7 @@ static void the_callers_word_is_kept(void **state) {
     assert_int_equal(m.places[5].device, 0);
 }
 
-/* A GPU and the host that draw from one memory of 130 bytes; the GPU alone may take 100 of them. */
+/* A GPU and the host that share one memory of 130 bytes; the GPU alone may take 100 of them. */
 static void a_domain_is_counted_once(void **state) {
     (void)state;
     model m;
@@ -205,8 +205,10 @@ static void every_place_is_explained(void **state) {
     FILE *out = open_memstream(&text, &size);
     assert_ok(tn_placement_explain(&m.params, m.places, out));
     fclose(out);
-    assert_non_null(strstr(text, "layer                        10 bytes on gpu      the fastest device with room\n"));
-    assert_non_null(strstr(text, "output                       25 bytes on cpu      no other device has room\n"));
+    assert_non_null(
+        strstr(text, "layer                        10 bytes on gpu      the fastest device with free memory\n"));
+    assert_non_null(
+        strstr(text, "output                       25 bytes on cpu      no other device has free memory\n"));
     free(text);
 }
 

@@ -12,7 +12,7 @@ enum { MOST = 7, SEQS_MOST = 32 };
 
 typedef struct world {
     double plain, row, token; /* microseconds: T(r) = plain + row (r - 1); of a guessed token */
-    double agrees, follows;   /* the log odds that a token is right are agrees + follows * those of its sureness */
+    double agrees, follows;   /* the log odds that a token is right are agrees + follows * those of its confidence */
     double noise;             /* of times, relative */
     double change;            /* not 0: `agrees` from half of the text on */
 } world;
@@ -20,10 +20,10 @@ typedef struct world {
 static double odds(double p) { return log(p / (1 - p)); }
 
 /* Sure of 0.15 to 0.99. */
-static float draw_sureness(rng *r) { return (float)(0.15 + 0.84 * rng_unit(r)); }
+static float draw_confidence(rng *r) { return (float)(0.15 + 0.84 * rng_unit(r)); }
 
-static bool is_right(const world *w, rng *r, float sureness) {
-    return rng_unit(r) < 1 / (1 + exp(-(w->agrees + w->follows * odds((double)sureness))));
+static bool is_right(const world *w, rng *r, float confidence) {
+    return rng_unit(r) < 1 / (1 + exp(-(w->agrees + w->follows * odds((double)confidence))));
 }
 
 /* One step in 200 is disturbed by other work. */
@@ -61,11 +61,11 @@ static outcome play(const world *w, int32_t n, int32_t length, int32_t n_rounds,
             float all = 1;
             bool is_still_right = true;
             for (; g->n < (length > 0 ? length : MOST); g->n++, drafted++) {
-                const float sureness = draw_sureness(&r);
+                const float confidence = draw_confidence(&r);
                 guess_time += spend(&now, &r, now.token);
-                if (!tn__guess_keeps(&limit, g->n, sureness, &all)) break;
-                g->probs[g->n] = sureness;
-                is_still_right = is_still_right && is_right(&now, &r, sureness);
+                if (!tn__guess_keeps(&limit, g->n, confidence, &all)) break;
+                g->probs[g->n] = confidence;
+                is_still_right = is_still_right && is_right(&now, &r, confidence);
                 right[i] += is_still_right;
                 if (now.token > 0 && !tn__guess_goes_on(&limit, all)) {
                     g->n++, drafted++;
@@ -123,7 +123,7 @@ static void check_world(const named_world *named, int32_t n, double least) {
 
 static void guesses_that_pay_are_as_long_as_the_best(void **state) {
     static const named_world worlds[] = {
-        /* Two threads and the story model; sureness says little about the argmax of the larger model. */
+        /* Two threads and the story model; confidence says little about the argmax of the larger model. */
         {"draft", {.plain = 125, .row = 29, .token = 31, .agrees = 2.5, .follows = 0.6, .noise = 0.2}},
         {"further layer", {.plain = 125, .row = 29, .token = 24, .agrees = 2.5, .follows = 0.6, .noise = 0.2}},
         {"n-grams", {.plain = 125, .row = 29, .agrees = 1.5, .follows = 0.8, .noise = 0.2}},

@@ -66,7 +66,7 @@ void print_domains(const tn_fit *fit, const char *indent, FILE *out) {
         fputs(indent, out);
         for (size_t i = first, n = 0; i < fit->n_devices; i++)
             if (fit->devices[i].domain == first) fprintf(out, "%s%s", n++ ? " and " : "", fit->devices[i].name);
-        fprintf(out, " draw from one memory: %s (%zu bytes) needed, %s available.\n", human_bytes(needed, use.bytes),
+        fprintf(out, " share one memory: %s (%zu bytes) needed, %s available.\n", human_bytes(needed, use.bytes),
                 use.bytes, human_bytes(available, f->domain_free));
     }
 }

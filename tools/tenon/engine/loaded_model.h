@@ -36,7 +36,7 @@ tn_status session_plan_from(const struct args *args, tn_model *model, const tn_s
 static inline size_t device_bytes(const tn_fit_device *d) {
     return d->weights + d->adapters + d->cache + d->compute + d->scratch + d->staging + d->tier + d->own;
 }
-/* What the devices that draw from one memory take together; `first` is the first of them. */
+/* What the devices that share one memory take together; `first` is the first of them. */
 struct domain_use {
     size_t bytes, mapped, n_devices;
 };

@@ -127,7 +127,7 @@ typedef struct tn__attention_job {
 } tn__attention_job;
 
 /* ---- Recurrent layers ---- */
-/* Tokens of one strand (recurrent.h), in order, with one head or a few channels. Row i of a source is
+/* Tokens of one subsequence (recurrent.h), in order, with one head or a few channels. Row i of a source is
  * source + tokens[i]·stride bytes. Columns of a state are independent of each other and always computed in the same
  * way, so that they can be divided among threads in multiples of TN__COLUMNS. */
 enum { TN__COLUMNS = 16, TN__TOKEN_BLOCK = 16 };

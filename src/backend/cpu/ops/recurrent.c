@@ -1,11 +1,11 @@
 /* Recurrent layers. The work is divided over heads, columns of the state and channels only: every thread walks the
- * strands of all tokens in order, for its own part of the state. Therefore a strand may begin with a row that an
- * earlier strand has written, and the bits do not depend on the number of threads. */
+ * subsequences of all tokens in order, for its own part of the state. Therefore a subsequence may begin with a row
+ * that an earlier subsequence has written, and the bits do not depend on the number of threads. */
 #include "backend/cpu/ops/ops.h"
 
 #include "tenon/recurrent.h"
 
-/* ---- Strands ---- */
+/* ---- Subsequences ---- */
 
 typedef struct steps_view {
     const int32_t *table;
@@ -18,17 +18,17 @@ static steps_view steps_of(const tn_tensor *node) {
 }
 static int32_t entry_of(const steps_view *s, int64_t token, int which) { return s->table[4 * token + which]; }
 
-/* The token after this one in its strand, or -1. Both must name each other. */
+/* The token after this one in its subsequence, or -1. Both must name each other. */
 static int64_t token_after(const steps_view *s, int64_t token) {
     const int64_t next = entry_of(s, token, TN_STEP_NEXT);
     return next > token && next < s->tokens && entry_of(s, next, TN_STEP_PREVIOUS) == token ? next : -1;
 }
-static bool begins_strand(const steps_view *s, int64_t token) {
+static bool begins_subsequence(const steps_view *s, int64_t token) {
     const int64_t previous = entry_of(s, token, TN_STEP_PREVIOUS);
     return !(previous >= 0 && previous < token && entry_of(s, previous, TN_STEP_NEXT) == token);
 }
-/* Whether the strand that begins with this token is none of padding rows. */
-static bool strand_is_live(const steps_view *s, int64_t token) {
+/* Whether the subsequence that begins with this token is none of padding rows. */
+static bool subsequence_is_live(const steps_view *s, int64_t token) {
     const int32_t read = entry_of(s, token, TN_STEP_READ);
     return entry_of(s, token, TN_STEP_PREVIOUS) == -1 && read >= -1 && read < s->rows;
 }
@@ -40,7 +40,8 @@ static int64_t written_row(const steps_view *s, int64_t token) {
 
 /* ---- A part of the state ---- */
 
-/* Values first…first+n-1 of rows of the state. `spare` holds the part of a strand whose last state is not stored. */
+/* Values first…first+n-1 of rows of the state. `spare` holds the part of a subsequence whose last state is not
+ * stored. */
 typedef struct state_part {
     char *rows;
     size_t stride;
@@ -51,8 +52,8 @@ typedef struct state_part {
 static float *part_of_row(const state_part *p, int64_t row) {
     return (float *)(void *)(p->rows + (size_t)row * p->stride) + p->first;
 }
-/* The row that a strand begins with; zeros in `state` for a new one. */
-static const float *begin_strand(const state_part *p, int64_t read, float *state) {
+/* The row that a subsequence begins with; zeros in `state` for a new one. */
+static const float *begin_subsequence(const state_part *p, int64_t read, float *state) {
     if (read >= 0) return part_of_row(p, read);
     memset(state, 0, (size_t)p->n * 4);
     return state;
@@ -60,18 +61,18 @@ static const float *begin_strand(const state_part *p, int64_t read, float *state
 
 /* What one driver does with a part: compute a block of tokens that follow each other, or clear their results. The
  * state before the block is in `from`, which may be `state`; that after it goes to `state`. */
-typedef struct strand_worker {
+typedef struct subsequence_worker {
     void (*compute)(void *user, const float *from, float *state, const int32_t *tokens, int64_t n);
     void (*clear)(void *user, int64_t token);
     void *user;
-} strand_worker;
+} subsequence_worker;
 
-/* Walks all strands for one part of the state, each in the row that receives it last. Blocks end where a state is
- * stored. */
-static void walk_strands(const steps_view *s, const state_part *part, const strand_worker *w) {
+/* Walks all subsequences for one part of the state, each in the row that receives it last. Blocks end where a state
+ * is stored. */
+static void walk_subsequences(const steps_view *s, const state_part *part, const subsequence_worker *w) {
     for (int64_t first = 0; first < s->tokens; first++) {
-        if (!begins_strand(s, first)) continue;
-        if (!strand_is_live(s, first)) {
+        if (!begins_subsequence(s, first)) continue;
+        if (!subsequence_is_live(s, first)) {
             for (int64_t t = first; t >= 0; t = token_after(s, t)) w->clear(w->user, t);
             continue;
         }
@@ -79,7 +80,7 @@ static void walk_strands(const steps_view *s, const state_part *part, const stra
         for (int64_t t = first; t >= 0; t = token_after(s, t)) last = t;
         const int64_t target = written_row(s, last);
         float *state = target >= 0 ? part_of_row(part, target) : part->spare;
-        const float *from = begin_strand(part, entry_of(s, first, TN_STEP_READ), state);
+        const float *from = begin_subsequence(part, entry_of(s, first, TN_STEP_READ), state);
         int32_t block[TN__TOKEN_BLOCK];
         int64_t n = 0;
         for (int64_t t = first; t >= 0; t = token_after(s, t)) {
@@ -119,7 +120,7 @@ typedef struct conv_part {
     const tn__cpu_kernels *kernels;
     tn__conv_job job;
     int64_t first;                               /* channel */
-    float past[(MAX_WIDTH - 1) * CONV_CHANNELS]; /* the last width-1 rows of the strand, oldest first */
+    float past[(MAX_WIDTH - 1) * CONV_CHANNELS]; /* the last width-1 rows of the subsequence, oldest first */
 } conv_part;
 
 static const float *conv_x(const conv_part *p, int64_t token) {
@@ -146,7 +147,7 @@ static void store_past(const conv_part *p, const float *const *rows, int64_t row
                (size_t)p->job.n * 4);
 }
 
-static void conv_strand(conv_part *p, const steps_view *s, int64_t first) {
+static void conv_subsequence(conv_part *p, const steps_view *s, int64_t first) {
     const float *rows[MAX_WIDTH];
     const int64_t width = p->job.width;
     load_past(p, entry_of(s, first, TN_STEP_READ));
@@ -174,9 +175,9 @@ void tn__run_causal_conv(const tn__task *task) {
                                .silu = node->params.causal_conv.silu};
         task->kernels->conv_weights(p.job.n, w->ne[0], (const float *)w->data + p.first * w->ne[0], weights);
         for (int64_t first = 0; first < steps.tokens; first++) {
-            if (!begins_strand(&steps, first)) continue;
-            if (strand_is_live(&steps, first))
-                conv_strand(&p, &steps, first);
+            if (!begins_subsequence(&steps, first)) continue;
+            if (subsequence_is_live(&steps, first))
+                conv_subsequence(&p, &steps, first);
             else
                 for (int64_t t = first; t >= 0; t = token_after(&steps, t)) clear_conv(&p, t);
         }
@@ -253,7 +254,7 @@ void tn__run_linear_attention(const tn__task *task) {
                                  .out_token = node->nb[2],
                                  .scratch = (float *)(void *)(scratch + linear_spare(dk))}};
         const state_part part = state_part_of(node, (h * dv + first) * dk, n * dk, (float *)(void *)scratch);
-        walk_strands(&steps, &part, &(strand_worker){compute_linear, clear_linear, &p});
+        walk_subsequences(&steps, &part, &(subsequence_worker){compute_linear, clear_linear, &p});
     }
 }
 
@@ -309,7 +310,7 @@ void tn__run_selective_scan(const tn__task *task) {
                                .out = (float *)node->data + first,
                                .out_token = node->nb[1]}};
         const state_part part = state_part_of(node, first * d, n * d, spare);
-        walk_strands(&steps, &part, &(strand_worker){compute_scan, clear_scan, &p});
+        walk_subsequences(&steps, &part, &(subsequence_worker){compute_scan, clear_scan, &p});
     }
 }
 
@@ -366,6 +367,6 @@ void tn__run_rwkv7(const tn__task *task) {
                                 .out = (float *)(void *)tn__at(node, h, 0, 0) + first,
                                 .out_token = node->nb[2]}};
         const state_part part = state_part_of(node, (h * d + first) * d, n * d, spare);
-        walk_strands(&steps, &part, &(strand_worker){compute_rwkv7, clear_rwkv7, &p});
+        walk_subsequences(&steps, &part, &(subsequence_worker){compute_rwkv7, clear_rwkv7, &p});
     }
 }

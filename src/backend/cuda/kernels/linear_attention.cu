@@ -1,8 +1,8 @@
 // Linear attention and RWKV 7: states of heads, column by column.
 //
 // A block has 32 columns of a head's state, in registers: 8 lanes per column, each with every eighth group of four
-// values. It walks its strands token by token. Rows of eight tokens are in shared memory at a time. What a token adds
-// to its own output follows from one number per token, so that the sums of the prediction and of the output are
+// values. It walks its subsequences token by token. Rows of eight tokens are in shared memory at a time. What a token
+// adds to its own output follows from one number per token, so that the sums of the prediction and of the output are
 // taken in one pass over the state, before the update.
 #include "backend/cuda/kernels/recurrent.cuh"
 
@@ -59,7 +59,7 @@ __device__ static inline float column_sum(float x) {
     for (int far = STATE_LANES / 2; far; far /= 2) x += __shfl_xor_sync(0xffffffffu, x, far);
     return x;
 }
-// Rows of a source for tokens of a strand, padded with zeros: to[token][size].
+// Rows of a source for tokens of a subsequence, padded with zeros: to[token][size].
 __device__ static inline void stage_rows(float *to, const recurrent_rows &from, int head, const int *tokens,
                                          int count, int n, int size) {
     for (int i = threadIdx.x; i < count * size; i += STATE_THREADS) {
@@ -94,13 +94,13 @@ template <int GROUPS> struct linear_shared {
 };
 
 template <int GROUPS>
-__device__ static void stage_linear(const linear_job &job, const strand_view &v, int head, int key, int from,
+__device__ static void stage_linear(const linear_job &job, const subsequence_view &v, int head, int key, int from,
                                     int count, linear_shared<GROUPS> *s) {
     enum { SIZE = GROUPS * STATE_LANES * 4 };
     const int first = blockIdx.z * STATE_COLUMNS, columns = min((int)STATE_COLUMNS, job.dv - first);
     __syncthreads();
     if ((int)threadIdx.x < count) {
-        const int token = strand_token(v, from + threadIdx.x);
+        const int token = subsequence_token(v, from + threadIdx.x);
         s->tokens[threadIdx.x] = token;
         s->beta[threadIdx.x] = job.beta.data ? job.beta.data[head * job.beta.head + token * job.beta.token] : 1;
         s->factor[threadIdx.x] =
@@ -166,21 +166,22 @@ __device__ static inline float linear_token(const linear_job &job, const linear_
 }
 
 template <int GROUPS>
-__global__ static void __launch_bounds__(STATE_THREADS) linear_attention_kernel(linear_job job, strand_view v) {
+__global__ static void __launch_bounds__(STATE_THREADS) linear_attention_kernel(linear_job job, subsequence_view v) {
     grid_follow();
     __shared__ linear_shared<GROUPS> shared;
     const int head = blockIdx.y, key = job.tiled ? head % job.key_heads : head / job.group,
-              first = blockIdx.z * STATE_COLUMNS, column = first + threadIdx.x / STATE_LANES, n = strand_count(v),
-              step = strand_stride(v);
+              first = blockIdx.z * STATE_COLUMNS, column = first + threadIdx.x / STATE_LANES,
+              n = subsequence_count(v), step = subsequence_stride(v);
     const bool writes_out = threadIdx.x % STATE_LANES == 0 && column < job.dv;
     const state_columns columns = {job.state + ((int64_t)head * job.dv + first) * job.dk, job.state_row, job.dk,
                                    job.dv - first, job.wide};
     column_state<GROUPS> s;
-    for (int strand = strand_first_of_block(v); strand < n; strand += step) {
-        const int begin = strand_begin(v, strand), end = strand_begin(v, strand + 1), token = strand_token(v, begin);
-        if (!strand_is_live(v, token)) {
+    for (int subsequence = subsequence_first_of_block(v); subsequence < n; subsequence += step) {
+        const int begin = subsequence_begin(v, subsequence), end = subsequence_begin(v, subsequence + 1),
+                  token = subsequence_token(v, begin);
+        if (!subsequence_is_live(v, token)) {
             for (int i = begin; i < end && writes_out; i++)
-                job.out[head * job.out_head + strand_token(v, i) * job.out_token + column] = 0;
+                job.out[head * job.out_head + subsequence_token(v, i) * job.out_token + column] = 0;
             continue;
         }
         load_columns<GROUPS>(columns, v.steps[4 * (int64_t)token + TN_STEP_READ], &s);
@@ -190,7 +191,7 @@ __global__ static void __launch_bounds__(STATE_THREADS) linear_attention_kernel(
             for (int t = 0; t < count; t++) {
                 const float out = linear_token<GROUPS>(job, shared, t, &s);
                 if (writes_out) job.out[head * job.out_head + shared.tokens[t] * job.out_token + column] = out;
-                const int row = strand_written_row(v, shared.tokens[t]);
+                const int row = subsequence_written_row(v, shared.tokens[t]);
                 if (row >= 0) store_columns<GROUPS>(columns, row, s);
             }
         }
@@ -198,16 +199,18 @@ __global__ static void __launch_bounds__(STATE_THREADS) linear_attention_kernel(
 }
 
 template <int GROUPS>
-static tn_status add_linear(const compilation &c, const tn_tensor *t, const linear_job &job, const strand_view &v) {
+static tn_status add_linear(const compilation &c, const tn_tensor *t, const linear_job &job,
+                            const subsequence_view &v) {
     const unsigned slices = blocks_for(job.dv, STATE_COLUMNS);
     return add_early(c, kernel_called("linear_attention_kernel", NULL, GROUPS), linear_attention_kernel<GROUPS>,
-                     dim3(strand_blocks(t, t->ne[1] * slices), (unsigned)t->ne[1], slices), STATE_THREADS, 0, job, v);
+                     dim3(subsequence_blocks(t, t->ne[1] * slices), (unsigned)t->ne[1], slices), STATE_THREADS, 0,
+                     job, v);
 }
 tn_status compile_linear_attention(const compilation &c, const tn_tensor *t) {
     const tn_tensor *state = t->src[TN_RECURRENT_STATE], *q = t->src[TN_LINEAR_Q], *g = t->src[TN_LINEAR_G];
     const tn_linear_attention_params &p = t->params.linear_attention;
-    strand_view v;
-    TN_TRY(compile_strands(c, t, &v));
+    subsequence_view v;
+    TN_TRY(compile_subsequences(c, t, &v));
     const linear_job job = {recurrent_rows_of(q, true),
                             recurrent_rows_of(t->src[TN_LINEAR_K], true),
                             recurrent_rows_of(t->src[TN_LINEAR_V], true),
@@ -255,12 +258,12 @@ template <int GROUPS> struct rwkv7_shared {
 };
 
 template <int GROUPS>
-__device__ static void stage_rwkv7(const rwkv7_job &job, const strand_view &v, int head, int from, int count,
+__device__ static void stage_rwkv7(const rwkv7_job &job, const subsequence_view &v, int head, int from, int count,
                                    rwkv7_shared<GROUPS> *s) {
     enum { SIZE = GROUPS * STATE_LANES * 4 };
     const int first = blockIdx.z * STATE_COLUMNS, columns = min((int)STATE_COLUMNS, job.d - first);
     __syncthreads();
-    if ((int)threadIdx.x < count) s->tokens[threadIdx.x] = strand_token(v, from + threadIdx.x);
+    if ((int)threadIdx.x < count) s->tokens[threadIdx.x] = subsequence_token(v, from + threadIdx.x);
     __syncthreads();
     stage_rows(&s->r[0][0].x, job.r, head, s->tokens, count, job.d, SIZE);
     stage_rows(&s->w[0][0].x, job.w, head, s->tokens, count, job.d, SIZE);
@@ -312,20 +315,21 @@ __device__ static inline float rwkv7_token(const rwkv7_shared<GROUPS> &sh, int t
 }
 
 template <int GROUPS>
-__global__ static void __launch_bounds__(STATE_THREADS) rwkv7_kernel(rwkv7_job job, strand_view v) {
+__global__ static void __launch_bounds__(STATE_THREADS) rwkv7_kernel(rwkv7_job job, subsequence_view v) {
     grid_follow();
     __shared__ rwkv7_shared<GROUPS> shared;
     const int head = blockIdx.y, first = blockIdx.z * STATE_COLUMNS, column = first + threadIdx.x / STATE_LANES,
-              n = strand_count(v), step = strand_stride(v);
+              n = subsequence_count(v), step = subsequence_stride(v);
     const bool writes_out = threadIdx.x % STATE_LANES == 0 && column < job.d;
     const state_columns columns = {job.state + ((int64_t)head * job.d + first) * job.d, job.state_row, job.d,
                                    job.d - first, job.wide};
     column_state<GROUPS> s;
-    for (int strand = strand_first_of_block(v); strand < n; strand += step) {
-        const int begin = strand_begin(v, strand), end = strand_begin(v, strand + 1), token = strand_token(v, begin);
-        if (!strand_is_live(v, token)) {
+    for (int subsequence = subsequence_first_of_block(v); subsequence < n; subsequence += step) {
+        const int begin = subsequence_begin(v, subsequence), end = subsequence_begin(v, subsequence + 1),
+                  token = subsequence_token(v, begin);
+        if (!subsequence_is_live(v, token)) {
             for (int i = begin; i < end && writes_out; i++)
-                job.out[head * job.out_head + strand_token(v, i) * job.out_token + column] = 0;
+                job.out[head * job.out_head + subsequence_token(v, i) * job.out_token + column] = 0;
             continue;
         }
         load_columns<GROUPS>(columns, v.steps[4 * (int64_t)token + TN_STEP_READ], &s);
@@ -335,7 +339,7 @@ __global__ static void __launch_bounds__(STATE_THREADS) rwkv7_kernel(rwkv7_job j
             for (int t = 0; t < count; t++) {
                 const float out = rwkv7_token<GROUPS>(shared, t, &s);
                 if (writes_out) job.out[head * job.out_head + shared.tokens[t] * job.out_token + column] = out;
-                const int row = strand_written_row(v, shared.tokens[t]);
+                const int row = subsequence_written_row(v, shared.tokens[t]);
                 if (row >= 0) store_columns<GROUPS>(columns, row, s);
             }
         }
@@ -343,15 +347,17 @@ __global__ static void __launch_bounds__(STATE_THREADS) rwkv7_kernel(rwkv7_job j
 }
 
 template <int GROUPS>
-static tn_status add_rwkv7(const compilation &c, const tn_tensor *t, const rwkv7_job &job, const strand_view &v) {
+static tn_status add_rwkv7(const compilation &c, const tn_tensor *t, const rwkv7_job &job,
+                           const subsequence_view &v) {
     const unsigned slices = blocks_for(job.d, STATE_COLUMNS);
     return add_early(c, kernel_called("rwkv7_kernel", NULL, GROUPS), rwkv7_kernel<GROUPS>,
-                     dim3(strand_blocks(t, t->ne[1] * slices), (unsigned)t->ne[1], slices), STATE_THREADS, 0, job, v);
+                     dim3(subsequence_blocks(t, t->ne[1] * slices), (unsigned)t->ne[1], slices), STATE_THREADS, 0,
+                     job, v);
 }
 tn_status compile_rwkv7(const compilation &c, const tn_tensor *t) {
     const tn_tensor *state = t->src[TN_RECURRENT_STATE];
-    strand_view v;
-    TN_TRY(compile_strands(c, t, &v));
+    subsequence_view v;
+    TN_TRY(compile_subsequences(c, t, &v));
     const rwkv7_job job = {recurrent_rows_of(t->src[TN_RWKV7_R], true),
                            recurrent_rows_of(t->src[TN_RWKV7_W], true),
                            recurrent_rows_of(t->src[TN_RWKV7_K], true),
