@@ -8,7 +8,7 @@ const programs = { chrome: process.env.CHROMIUM ?? "/usr/bin/chromium", firefox:
 
 export async function startBrowser(kind, protocol = "webDriverBiDi") {
   const chrome = kind === "chrome";
-  return puppeteer.launch({ browser: kind, executablePath: programs[kind], protocol, headless: true, protocolTimeout: 20000, userDataDir: mkdtempSync(join(tmpdir(), "tenon-web-")),
+  return puppeteer.launch({ browser: kind, executablePath: programs[kind], protocol, headless: true, protocolTimeout: 60000, userDataDir: mkdtempSync(join(tmpdir(), "tenon-web-")),
     args: chrome ? ["--no-sandbox", "--disable-gpu", "--lang=en", "--force-prefers-reduced-motion"] : [], env: { ...process.env, LANGUAGE: "en", LANG: "C.UTF-8" } });
 }
 
@@ -31,7 +31,7 @@ export class Tab {
     return this.until(() => document.documentElement.dataset.ready === "true" && document.getElementById("model").options.length > 0, "the web UI is ready");
   }
   async until(condition, what, ...args) {
-    for (const end = Date.now() + 15000; Date.now() < end; await sleep(25)) {
+    for (const end = Date.now() + 45000; Date.now() < end; await sleep(25)) {
       try {
         if (await this.page.evaluate(condition, ...args)) return;
       } catch { /* the document is being replaced */ }

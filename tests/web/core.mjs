@@ -99,8 +99,8 @@ const tests = {
   },
   "Markdown that models write"() {
     for (const [source, expected] of [
-      ["# Head\ntext", /<h1[^>]*>Head<\/h1><p[^>]*>text<\/p>/], ["Lead:\n- a\n- b", /<p[^>]*>Lead:<\/p><ul><li[^>]*>a<\/li><li[^>]*>b<\/li><\/ul>/],
-      ["1. a\n\n2. b\n\n3. c", /<ol><li.*<\/li><li.*<\/li><li.*<\/li><\/ol>/], ["|a|b|\n|-|-:|\n|1|2|", /<table>.*<td dir="auto" class="right">|<td class="right" dir="auto">/],
+      ["# Head\ntext", /<h1[^>]*>Head<\/h1><p[^>]*>text<\/p>/], ["Lead:\n- a\n- b", /<p[^>]*>Lead:<\/p><ul[^>]*><li[^>]*>a<\/li><li[^>]*>b<\/li><\/ul>/],
+      ["1. a\n\n2. b\n\n3. c", /<ol[^>]*><li.*<\/li><li.*<\/li><li.*<\/li><\/ol>/], ["|a|b|\n|-|-:|\n|1|2|", /<table>.*<td class="right">/],
       ["- [x] a\n- [ ] b", /<li class="task"[^>]*><input[^>]*checked/], ["$x^2$ and \\(y\\)", /<span class="math">x\^2<\/span> and <span class="math">y<\/span>/],
       ["$$\na\n\nb\n$$", /^<div class="math display">a\n\nb<\/div>$/], ["from $5-$10", /^<p[^>]*>from \$5-\$10<\/p>$/], ["costs $5 and $10", /^<p[^>]*>costs \$5 and \$10<\/p>$/], ["a<br>b<sub>2</sub>", /a<br>b<sub>2<\/sub>/],
       ["see file.py and https://a.b/c", /see file\.py and <a href="https:\/\/a\.b\/c"/], ["~~x~~", /<s>x<\/s>/], ["- a\n  $$\n  x\n  $$\n- b", /<li[^>]*>a<div class="math display">x<\/div><\/li>/],
@@ -137,8 +137,8 @@ const tests = {
   },
   "hostile Markdown becomes text, quickly"() {
     for (const text of hostile) {
-      const start = performance.now(), html = rendered(text, true);
-      assert.ok(performance.now() - start < 1000, `slow: ${text.slice(0, 40)}`);
+      const start = process.cpuUsage(), html = rendered(text, true), { user } = process.cpuUsage(start); // a loaded machine is no slow parser
+      assert.ok(user < 1e6, `slow: ${text.slice(0, 40)}`);
       assert.doesNotMatch(html, /<(script|img|iframe|svg|style|meta|object|form)\b/i, text.slice(0, 80));
       assert.doesNotMatch(html, /(href|src)="\s*(javascript|data|vbscript|file):/i, text.slice(0, 80));
       assert.doesNotMatch(html, /<[^>]*\son\w+=(?!&quot;)"/i, text.slice(0, 80));

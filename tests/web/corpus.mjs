@@ -23,6 +23,7 @@ const parts = {
     "- [x] write tests\n- [ ] run them\n- [ ] fix `bug #3`",
     "1) other marker\n2) second\n\n   > a quote inside\n\n5) skipped numbers",
     "- item\n\n      indented code in an item\n- $x_1 + x_2$ and \\(y\\)",
+    "1. العنصر الأول\n2. العنصر الثاني مع `f(x)` و $E = mc^2$\n   - فرعي",
   ],
   code: [
     "```python\ndef quicksort(a):\n    \"\"\"Sorts a list.\"\"\"\n    if len(a) <= 1:\n        return a\n    p = a[len(a) // 2]\n    return quicksort([x for x in a if x < p]) + [p] * a.count(p)\n```",
@@ -41,6 +42,7 @@ const parts = {
     "Feature | Yes | No\n--- | --- | ---\nTables | ✓ |\nMath | $a^2$ | $b$",
     "| Very wide | " + Array.from({ length: 14 }, (_, i) => `column ${i}`).join(" | ") + " |\n|" + "---|".repeat(15) + "\n| x | " + Array.from({ length: 14 }, (_, i) => `a longer cell value ${i}`).join(" | ") + " |",
     "| a |\n|---|\n| one<br>two |",
+    "| الاسم | القيمة |\n|---|---:|\n| أ | 1 |\n| ب | 2 |",
   ],
   math: [
     "The roots are $x = \\frac{-b \\pm \\sqrt{b^2 - 4ac}}{2a}$.",
@@ -86,3 +88,5 @@ export const hostile = [
   "> ".repeat(2000) + "deep", "- ".repeat(500) + "deep", "[".repeat(5000) + "a" + "]".repeat(5000), "*a ".repeat(5000), "`".repeat(3000) + "a", "$".repeat(3001), "<".repeat(5000), "![".repeat(3000),
   "| a |\n|---|\n" + "| x |\n".repeat(3000), "|" + " a |".repeat(300) + "\n|" + "---|".repeat(300) + "\n" + ("|" + " x |".repeat(300) + "\n").repeat(50), "\u202Ertl override\u202C", "\u0000\uFFFE\uD800 broken", "a".repeat(100000),
 ];
+
+export const story = "Once upon a time there was a **fox**. ".repeat(10).trim();

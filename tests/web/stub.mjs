@@ -14,6 +14,8 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 // Tokens of the stub: words with the space before them.
 export const tokensOf = (text) => text.match(/\s*\S{1,8}|\s+$/g) ?? [];
 
+export const chatRequests = (stub) => stub.requests.filter(({ path }) => path === "/v1/chat/completions");
+
 export async function startStub(options = {}) {
   const stub = { requests: [], next: {}, context: 4096, key: "", memory: null, ...options };
   const server = createServer((request, response) => answer(stub, request, response).catch(() => response.destroy()));

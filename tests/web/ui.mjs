@@ -5,12 +5,12 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { startBrowser, sleep, Tab } from "./browser.mjs";
-import { corpus, hostile } from "./corpus.mjs";
-import { startStub } from "./stub.mjs";
+import { corpus, hostile, story } from "./corpus.mjs";
+import { keptTests } from "./kept.mjs";
+import { chatRequests, startStub } from "./stub.mjs";
 
 const [kind = "chrome", pattern = ""] = process.argv.slice(2);
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const story = "Once upon a time there was a **fox**. ".repeat(10).trim();
 
 // The levels of headings within answers are their author's.
 async function checkAccess(tab, what) {
@@ -18,9 +18,9 @@ async function checkAccess(tab, what) {
   const found = await tab.eval(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"], rules: { "heading-order": { enabled: false } } })).violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html.slice(0, 120)).join(" | ")}`));
   assert.deepEqual(found, [], what);
 }
-const chatRequests = (stub) => stub.requests.filter(({ path }) => path === "/v1/chat/completions");
 
 const tests = {
+  ...keptTests,
   async "send, stream, statistics, reload"({ tab, stub }) {
     stub.next = { text: story, rate: 300 };
     await tab.send("Tell a story about a **fox**");
@@ -52,52 +52,6 @@ const tests = {
     assert.ok((await tab.text(".message.assistant .text")).startsWith(part.trim()));
     assert.ok(stub.requests.at(-1).path !== "/completion" || stub.requests.at(-1).body.prompt.includes("<assistant>"));
     assert.equal(await tab.count(".message"), 2);
-  },
-  async "a reload in mid-stream keeps what arrived and offers to continue"({ tab, stub }) {
-    stub.next = { text: story, rate: 80 };
-    await tab.send("go");
-    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 60, "text arrives");
-    const before = await tab.text(".message.assistant .text");
-    await tab.reload();
-    await tab.until(() => /interrupted/.test(document.querySelector(".notice")?.textContent), "the notice");
-    const after = await tab.text(".message.assistant .text");
-    assert.ok(after.startsWith(before), `${before} | ${after}`);
-    stub.next = { text: " THE END" };
-    await tab.clickText("Continue");
-    await tab.until(() => document.querySelector(".message.assistant .text").textContent.endsWith("THE END"), "it goes on");
-    await tab.finished();
-    await tab.reload();
-    assert.match(await tab.text(".message.assistant .text"), /THE END$/);
-  },
-  async "a cut stream and a killed server lose no word"({ tab, stub, context }) {
-    stub.next = { text: story, cutAfter: 12 };
-    await tab.ask("go");
-    assert.match(await tab.text(".notice"), /interrupted/);
-    const kept = await tab.text(".message.assistant .text");
-    assert.ok(kept.includes("Once upon"));
-    stub.next = { text: story, rate: 50 };
-    await tab.send("second");
-    await tab.until(() => document.querySelectorAll(".message.assistant .text")[1]?.textContent.length > 15, "text arrives");
-    const { port } = stub;
-    await stub.close();
-    await tab.until(() => document.querySelectorAll(".message.assistant")[1]?.querySelector(".notice")?.textContent.includes("interrupted"), "the notice");
-    const partial = await tab.text(".message.assistant .text", 1);
-    assert.ok(partial.length > 10);
-    await tab.send("third, with the server gone");
-    await tab.until(() => !!document.querySelectorAll(".message.assistant")[2]?.querySelector(".notice.error"), "the error");
-    tab.problems.length = 0; // the browser reports the failed requests
-    const again = await startStub({ port });
-    try {
-      await tab.reload();
-      assert.deepEqual(await tab.texts(".message.user .text"), ["go", "second", "third, with the server gone"]);
-      assert.equal(await tab.text(".message.assistant .text", 1), partial);
-      again.next = { text: "fine now" };
-      await tab.clickText("Try again", ".message.assistant:last-of-type button");
-      await tab.until(() => document.querySelectorAll(".message.assistant .text")[2]?.textContent === "fine now", "the answer");
-      await tab.finished();
-    } finally {
-      await again.close();
-    }
   },
   async "editing makes a version; versions switch; regenerate adds one"({ tab, stub }) {
     stub.next = { text: "first answer" };
@@ -183,86 +137,6 @@ const tests = {
     await tab.until(() => document.querySelectorAll("#list li").length === 2, "undone");
     await tab.reload();
     assert.deepEqual((await tab.texts("#list .title")).sort(), ["Renamed", "first topic"]);
-  },
-  async "two tabs see the same"({ tab, stub, context }) {
-    stub.next = { text: "shared answer" };
-    await tab.ask("hello");
-    const other = await Tab.open(context, stub.url);
-    assert.equal(await other.text(".message.assistant .text"), "shared answer");
-    stub.next = { text: story, rate: 30 };
-    await tab.front(); // hidden tabs draw nothing
-    await tab.send("more");
-    await other.front();
-    await other.until(() => document.querySelectorAll(".message.assistant .text")[1]?.textContent.length > 10, "the other tab follows");
-    await other.reload();
-    await other.until(() => document.querySelectorAll(".message.running").length === 1, "the answer still runs elsewhere");
-    await other.until((n) => document.querySelectorAll(".message.assistant .text")[1]?.textContent.length === n && !document.querySelector(".running"), "the whole answer", story.replaceAll("**", "").length);
-    stub.next = { text: "from the other" };
-    await other.ask("other tab");
-    await tab.front();
-    await tab.until(() => document.querySelectorAll(".message").length === 6, "the first tab follows");
-    assert.deepEqual(other.problems, []);
-    await other.page.close();
-  },
-  async "full storage: nothing is lost, and it is said"({ tab, stub }) {
-    await tab.eval(() => {
-      globalThis.realPut = IDBObjectStore.prototype.put;
-      IDBObjectStore.prototype.put = function put() { throw new DOMException("full", "QuotaExceededError"); };
-    });
-    stub.next = { text: "kept on the screen" };
-    await tab.ask("hello");
-    assert.match(await tab.text("#banner"), /cannot be saved/);
-    assert.equal(await tab.text(".message.assistant .text"), "kept on the screen");
-    await tab.eval(() => { IDBObjectStore.prototype.put = globalThis.realPut; });
-    await tab.clickText("Try again", "#banner button");
-    await tab.until(() => !document.getElementById("banner").textContent, "saved");
-    await tab.reload();
-    assert.deepEqual(await tab.texts(".message .text"), ["hello", "kept on the screen"]);
-  },
-  async "drafts and documents stay after a reload, in each tab its own"({ tab, stub, context }) {
-    const field = (of) => of.eval(() => document.getElementById("input").value), file = join(tmpdir(), "tenon-draft.txt");
-    writeFileSync(file, "words of a document");
-    await tab.type("half a thought");
-    await (await tab.page.$("#files")).uploadFile(file);
-    await tab.until(() => /tokens/.test(document.querySelector(".chip")?.textContent), "the document");
-    await sleep(500);
-    const other = await Tab.open(context, stub.url);
-    assert.equal(await field(other), "");
-    await other.type("another thought");
-    await sleep(500);
-    await tab.front();
-    await tab.reload();
-    assert.equal(await field(tab), "half a thought");
-    assert.equal(await tab.count(".chip"), 1);
-    await other.front();
-    await other.reload();
-    assert.equal(await field(other), "another thought");
-    await other.page.close();
-    await tab.front();
-    stub.next = { text: "x" };
-    await tab.key("Enter");
-    await tab.finished();
-    assert.match(chatRequests(stub).at(-1).body.messages[0].content, /words of a document[\s\S]*half a thought/);
-    await tab.click("#new");
-    await tab.reload();
-    assert.equal(await field(tab), "another thought", "what the closed tab left");
-  },
-  async "a tab that is closed in mid-stream leaves its answer to the others"({ tab, stub, context }) {
-    stub.next = { text: "hello" };
-    await tab.ask("first");
-    const other = await Tab.open(context, stub.url);
-    stub.next = { text: story, rate: 20 };
-    await other.send("second");
-    await other.until(() => document.querySelector(".message.running .text")?.textContent.length > 20, "text arrives");
-    await tab.front();
-    await tab.until(() => document.querySelector(".message.running .text")?.textContent.length > 20, "this tab follows");
-    await other.page.close();
-    await tab.until(() => /interrupted/.test(document.querySelectorAll(".message.assistant")[1]?.querySelector(".notice")?.textContent), "it notices");
-    assert.ok((await tab.text(".message.assistant .text", 1)).startsWith("Once upon"));
-    stub.next = { text: " THE END" };
-    await tab.clickText("Continue");
-    await tab.until(() => document.querySelectorAll(".message.assistant .text")[1]?.textContent.endsWith("THE END"), "it goes on");
-    await tab.finished();
   },
   async "the field grows; an example fills it; pasted files are attached"({ tab, stub }) {
     assert.match(await tab.text("#empty-title"), /stub/);
@@ -428,6 +302,7 @@ const tests = {
     await tab.until(() => !document.getElementById("full").hidden, "the choice");
     assert.equal(chatRequests(stub).length, before, "nothing is sent before the choice");
     assert.match(await tab.text("#full"), /Forget the oldest messages \(\d+;/);
+    assert.match(await tab.text("#meter"), /of 400 tokens with this message \(\+\d+\); 100 more are kept for the answer/);
     await tab.click("#full input[value=shift]");
     await tab.click("#send");
     await tab.until((n) => document.querySelectorAll(".message").length === n, "sent", 6);
@@ -547,6 +422,9 @@ const tests = {
     assert.ok(await tab.eval(() => document.getElementById("side").checkVisibility()));
     await tab.key("Escape");
     assert.ok(!await tab.eval(() => document.getElementById("side").checkVisibility()));
+    await tab.click("#menu");
+    await tab.page.mouse.click(350, 300);
+    assert.ok(!await tab.eval(() => document.getElementById("side").checkVisibility()), "a click beside the menu closes it");
     await tab.click("#show-memory");
     assert.ok(await width() <= 360, "the memory view overflows");
     await tab.page.close();
@@ -556,6 +434,11 @@ const tests = {
     await tab.ask("שלום");
     const directions = await tab.eval(() => [...document.querySelectorAll(".message.assistant .text p")].map((node) => getComputedStyle(node).direction));
     assert.deepEqual(directions, ["rtl", "ltr"]);
+    stub.next = { text: "1. العنصر\n2. الثاني $x^2$\n\n- loose\n\n- שלום\n\n> - اقتباس `f()`\n\n| الاسم | b |\n|---|---|\n| x | y |\n" };
+    await tab.ask("marks too");
+    await tab.until(() => !!document.querySelector(".katex"), "math");
+    const sides = await tab.eval(() => ["ol", ".text > ul", "blockquote ul", "table", ".math", "code"].map((s) => getComputedStyle([...document.querySelectorAll(".message.assistant")].at(-1).querySelector(s)).direction));
+    assert.deepEqual(sides, ["rtl", "ltr", "rtl", "rtl", "ltr", "ltr"], "the side of numbers, bullets and columns");
     await tab.click("#settings-open");
     await Promise.all([tab.page.waitForNavigation(), tab.page.select("#language", "de")]);
     await tab.ready();

@@ -94,7 +94,7 @@ function receiveEvents(current, events, receive, outcome) {
     const piece = { content: message.content.slice(before.content), reasoning: (message.reasoning ?? "").slice(before.reasoning) };
     if (JSON.stringify(message.calls ?? null) !== before.calls) piece.calls = structuredClone(message.calls);
     if (piece.content || piece.reasoning || piece.calls) {
-      savePiece(message.id, piece);
+      savePiece(message, piece);
       tellTabs({ kind: "piece", conversation: conversation.id, id: message.id, piece });
     }
   }

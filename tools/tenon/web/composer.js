@@ -33,6 +33,11 @@ export function initComposer(handlers) {
     event.preventDefault();
     addFiles(event.clipboardData.files);
   });
+  addEventListener("pagehide", () => { // what was typed in the last moment
+    if (!saveTimer) return;
+    clearTimeout(saveTimer);
+    hooks.draft(open.conversation);
+  });
   $("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
   $("stop").addEventListener("click", () => stopAnswer(open.conversation));
   $("attach").addEventListener("click", () => $("files").click());
@@ -123,7 +128,10 @@ function keepDraft() {
   conversation.draft = $("input").value;
   conversation.draftFiles = files;
   clearTimeout(saveTimer);
-  saveTimer = setTimeout(() => hooks.draft(conversation), 300);
+  saveTimer = setTimeout(() => {
+    saveTimer = 0;
+    hooks.draft(conversation);
+  }, 300);
 }
 export function showDraft() {
   $("input").value = open.conversation?.draft ?? "";
@@ -168,7 +176,7 @@ function drawMeter() {
   meter.querySelector("meter").value = Math.min(limit, next);
   meter.querySelector("meter").high = limit - answerRoom();
   const text = added ? t("meterNext", { used: number(next), limit: number(limit), added: number(added) }) : t("meter", { used: number(used), limit: number(limit) });
-  meter.querySelector("span").textContent = text;
+  meter.querySelector("span").textContent = fits ? text : text + "; " + t("meterRoom", { room: number(answerRoom()) });
   meter.classList.toggle("over", !fits);
   if (fits || added) pending = null;
   $("full").hidden = fits || !(added || pending); // there is nothing to decide before there is a message
@@ -220,8 +228,9 @@ export async function roomFor(path, keep, again) {
 
 async function makeRoom(conversation, text) {
   const made = await planContext(conversation, currentPath(), text, files).catch(() => null);
-  if (!made || made.fits) return true;
+  if (!made) return true;
   plan = made;
+  if (made.fits) return true;
   return takeRoom(conversation, currentPath(), null);
 }
 
@@ -230,8 +239,7 @@ async function takeRoom(conversation, path, again) {
   const choice = conversation.fullContext ?? settings.fullContext;
   if (plan.alone || choice === "ask" || choice === "stop") {
     pending = again;
-    $("full").hidden = false;
-    drawChoice();
+    drawMeter();
     announce(t("fullTitle"));
     $("full").querySelector("input")?.focus();
     return false;
@@ -267,10 +275,15 @@ async function send() {
     $("input").value = now.startsWith(typed) ? now.slice(typed.length) : now;
     Object.assign(conversation, { draft: $("input").value, draftFiles: files });
     clearTimeout(saveTimer);
+    saveTimer = 0;
     $("full").hidden = true;
     drawFiles();
     grow();
     sendMessage(text, attached);
+    if (plan?.fits) { // what was counted as the next message is part of the conversation now
+      plan = { ...plan, used: plan.next, added: 0 };
+      drawMeter();
+    }
     saveConversation(conversation);
     hooks.sent(conversation);
   } finally {

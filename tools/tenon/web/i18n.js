@@ -1,11 +1,12 @@
-// Texts of the web UI in the chosen language. Tables are in languages/; {name} in a text is replaced by a value.
+// Texts of the web UI in the chosen language. Tables are in languages/; {name} in a text is replaced by a value. A text that is
+// different for one has a second form, keyOne, which is taken when {n} is 1.
 import en from "./languages/en.js";
 
 const languages = { en: "English", de: "Deutsch" };
 let table = en, code = "en";
 
 export function t(key, values = {}) {
-  const text = table[key] ?? en[key] ?? key;
+  const text = (String(values.n) === "1" && table[key + "One"]) || (table[key] ?? en[key] ?? key);
   return text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 }
 export const languageNames = languages;

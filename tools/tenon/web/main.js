@@ -163,6 +163,7 @@ function initFrame() {
     $("menu").setAttribute("aria-expanded", $("side").classList.toggle("open"));
     if ($("side").classList.contains("open")) $("new").focus();
   });
+  document.querySelector("main").addEventListener("pointerdown", closeMenu); // on a phone it covers the rest
   $("show-chat").addEventListener("click", () => showView(false));
   $("show-memory").addEventListener("click", () => showView(true));
   $("theme").addEventListener("click", () => {
@@ -185,14 +186,14 @@ function initFrame() {
 function onKey(event) {
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName), command = event.ctrlKey || event.metaKey;
   if (event.key === "Escape" && !$("settings").open && !document.querySelector(":popover-open")) {
-    if (open.conversation) stopAnswer(open.conversation);
-    if ($("side").classList.contains("open")) {
+    if ($("side").classList.contains("open") && $("menu").checkVisibility()) {
       closeMenu();
       $("menu").focus();
-    }
+    } else if (open.conversation) stopAnswer(open.conversation);
   } else if (command && event.key.toLowerCase() === "k") {
     event.preventDefault();
     $("side").classList.add("open");
+    $("menu").setAttribute("aria-expanded", "true");
     $("search").focus();
   } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
     event.preventDefault();

@@ -180,9 +180,13 @@ export class MessageView {
         iconButton("right", t("newerVersion"), () => actions.select(list[index + 1]), { disabled: index === list.length - 1 })));
     }
     const copy = iconButton("copy", t("copyMessage"), () => copyText(message.content, copy));
-    nodes.push(copy);
+    if (message.content) nodes.push(copy);
     if (message.role === "user") nodes.push(iconButton("edit", t("edit"), () => this.edit()), iconButton("refresh", t("answerAgain"), () => actions.answer(message)));
-    else nodes.push(iconButton("refresh", t("regenerate"), () => actions.answer(message)), iconButton("play", t("continueFrom"), () => actions.go(message)), iconButton("edit", t("editAnswer"), () => this.edit()));
+    else {
+      nodes.push(iconButton("refresh", t("regenerate"), () => actions.answer(message)));
+      if (message.content || message.reasoning) nodes.push(iconButton("play", t("continueFrom"), () => actions.go(message)));
+      nodes.push(iconButton("edit", t("editAnswer"), () => this.edit()));
+    }
     if (message.stats) nodes.push(element("span", { className: "stats" }, statisticsText(message.stats)));
     return nodes;
   }

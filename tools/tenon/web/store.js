@@ -1,11 +1,13 @@
 // Conversations in the browser's IndexedDB. Tokens of a running answer are appended to the store "pieces" as they arrive
 // and become part of the message when it ends, so that a reload, a crash or a closed tab loses nothing.
-// Writes that fail (storage full or disabled) stay in memory and are tried again with every later write.
+// Writes that fail (storage full or disabled) stay in memory and are tried again with every later write. Writes that are not complete
+// when the page goes away are left in localStorage for the next start.
 
 const version = 1;
 let database = null;
-let unwritten = []; // operations: { store, value } or { store, key } to delete
-let writing = null; // promise of the write under way
+let unwritten = []; // operations: { store, value } or { store, key } to delete; `message` is the whole message that a value is about
+let inWriting = []; // those of the write under way
+let writing = null; // its promise
 const failure = { error: null, listener: () => {} };
 
 function request(source) {
@@ -24,6 +26,8 @@ export async function openStore(name = "tenon") {
   };
   database = await request(opening);
   database.onversionchange = () => database.close();
+  addEventListener("pagehide", leaveUnwritten); // after those of others, who may still write
+  await takeLeft();
 }
 
 export function onStoreFailure(listener) {
@@ -53,6 +57,7 @@ function writeAll(operations) {
       } else if (value) objects.put(value);
       else objects.delete(key);
     }
+    if (!operations.some(({ piecesOf }) => piecesOf)) transaction.commit?.();
   });
 }
 
@@ -62,13 +67,15 @@ function write(...operations) {
   writing ??= (async () => {
     await null;
     while (unwritten.length) {
-      const batch = unwritten;
+      const batch = (inWriting = unwritten);
       unwritten = [];
       try {
         await writeAll(batch);
+        inWriting = [];
         if (failure.error) failure.listener(failure.error = null);
       } catch (error) {
         unwritten = [...batch, ...unwritten];
+        inWriting = [];
         failure.error = error;
         failure.listener(error);
         break;
@@ -82,13 +89,56 @@ function write(...operations) {
 const copy = (value) => structuredClone(value);
 export const saveConversation = (conversation) => write({ store: "conversations", value: copy(conversation) });
 // A finished message replaces its pieces in the same transaction.
-export const saveMessage = (message) => write({ store: "messages", value: copy(message) }, { store: "pieces", piecesOf: message.id });
-export const savePiece = (message, piece) => write({ store: "pieces", value: { message, ...piece } });
+export const saveMessage = (message) => write({ store: "messages", value: copy(message), message }, { store: "pieces", piecesOf: message.id });
+export const savePiece = (message, piece) => write({ store: "pieces", value: { message: message.id, ...piece }, message });
 export const retryWrites = () => write();
 
 export async function removeConversation(id) {
   const keys = database ? await request(database.transaction("messages").objectStore("messages").index("conversation").getAllKeys(id)) : [];
   return write({ store: "conversations", key: id }, ...keys.flatMap((key) => [{ store: "messages", key }, { store: "pieces", piecesOf: key }]));
+}
+
+// ---- What a page leaves when it goes away ----
+
+const leftPrefix = "left.";
+let takenNames = []; // of what could not be stored yet: this page leaves it again
+
+// Whole messages are left, not pieces: whether the last transaction was completed is unknown, and storing a message twice does no harm.
+function leaveUnwritten() {
+  const messages = new Map(), conversations = new Map();
+  for (const { store, key, value, message } of [...inWriting, ...unwritten]) {
+    if (message) messages.set(message.id, message);
+    else if (store === "conversations" && value) conversations.set(value.id, value);
+    else if (key) (store === "conversations" ? conversations : messages).delete(key);
+  }
+  for (const name of takenNames) saveItem(name); // removes it
+  if (messages.size || conversations.size) saveItem(leftPrefix + crypto.getRandomValues(new Uint32Array(2)).join(""), { messages: [...messages.values()], conversations: [...conversations.values()] });
+}
+
+// Stores what was left, unless what is stored by now is newer.
+async function takeLeft() {
+  for (const name of Object.keys(localStorage).filter((key) => key.startsWith("tenon." + leftPrefix)).map((key) => key.slice("tenon.".length))) {
+    const { messages = [], conversations = [] } = loadItem(name, {});
+    const transaction = database.transaction(["conversations", "messages", "pieces"]), operations = [];
+    for (const message of messages) {
+      const stored = await request(transaction.objectStore("messages").get(message.id));
+      if (stored?.state === "running") applyPieces(stored, await request(transaction.objectStore("pieces").index("message").getAll(stored.id)));
+      if (goesOn(stored, message)) operations.push({ store: "messages", value: message, message }, { store: "pieces", piecesOf: message.id });
+    }
+    for (const value of conversations) {
+      const stored = await request(transaction.objectStore("conversations").get(value.id));
+      if (!stored || stored.updated <= value.updated) operations.push({ store: "conversations", value });
+    }
+    await write(...operations);
+    if (failure.error) takenNames.push(name);
+    else saveItem(name);
+  }
+}
+
+function goesOn(stored, message) {
+  if (!stored) return true;
+  const [before, after] = [stored, message].map(({ content, reasoning }) => [reasoning ?? "", content]);
+  return before.every((text, i) => after[i].startsWith(text)) && (stored.state === "running" || after.join("").length > before.join("").length);
 }
 
 // ---- Reading ----

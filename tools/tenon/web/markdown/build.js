@@ -6,6 +6,10 @@ import { element, icon, copyText } from "../dom.js";
 const attributes = new Set(["href", "title", "start", "class"]);
 const aligned = { "text-align:left": "left", "text-align:center": "centre", "text-align:right": "right" };
 
+// The text of a block decides its direction, with its marks: the side of bullets, numbers and bars, the order of columns. Blocks within lists and
+// quotes are part of that text (a "dir" of their own would exclude them); their lines follow their own words, see chat.css.
+const directed = new Set(["p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "blockquote"]);
+
 // Long tables have columns of equal width: measuring all cells whenever a row is added would take too long.
 export function markLong(table) {
   if (table?.lastChild?.childNodes.length >= 100) table.classList?.add("long");
@@ -37,11 +41,12 @@ export class Builder {
       if (token.type === "inline") {
         this.build(token.children, 0, token.children.length, top);
       } else if (token.nesting > 0) {
-        const node = this.#open(token);
+        const node = this.#open(token, top);
         (node.tagName === "TABLE" ? this.#scrolling(top) : top).append(node);
         stack.push(node);
       } else if (token.nesting < 0) {
         if (token.tag === "table") markLong(top);
+        if (token.tag === "thead" && top.firstChild?.childNodes.length > 5) stack.at(-2).classList?.add("many"); // columns; :has() would look again at every row
         if (stack.length > 1) stack.pop();
       } else {
         top.append(this.#leaf(token));
@@ -52,14 +57,14 @@ export class Builder {
 
   // Wide tables scroll by themselves.
   #scrolling(parent) {
-    const box = element("div", { className: "wide", tabIndex: 0 });
+    const box = element("div", { className: "wide", tabIndex: 0, dir: "auto" });
     box.setAttribute("role", "group");
     box.setAttribute("aria-label", t("table"));
     parent.append(box);
     return box;
   }
 
-  #open(token) {
+  #open(token, within) {
     const level = /^h([1-6])$/.exec(token.tag);
     const node = document.createElement(level ? "h" + Math.min(6, Number(level[1]) + (this.options.headings ?? 0)) : token.tag);
     for (const [name, value] of token.attrs ?? []) {
@@ -70,7 +75,7 @@ export class Builder {
       node.setAttribute("target", "_blank");
       node.setAttribute("rel", "noopener noreferrer");
     }
-    if (["p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "blockquote", "td", "th"].includes(token.tag)) node.setAttribute("dir", "auto");
+    if (directed.has(token.tag) && !(within && /^(LI|BLOCKQUOTE)$/.test(within.tagName))) node.setAttribute("dir", "auto");
     return node;
   }
 
