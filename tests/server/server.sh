@@ -297,7 +297,7 @@ post "the second model" 200 '"model":"second".*Lily' /v1/completions "{$story,\"
 get "both are loaded" 200 '"id":"first"[^}]*"loaded".*"id":"second"[^}]*"loaded"' "$url/v1/models"
 get "metrics by model" 200 '^tenon:tokens_predicted_total\{model="second"\} 10$' "$url/metrics"
 post "an unknown model" 404 'not_found_error' /v1/completions "{$story,\"model\":\"fourth\"}"
-post "a broken model" 500 'third could not be loaded' /v1/completions "{$story,\"model\":\"third\"}"
+post "a broken model" 500 'cannot load third' /v1/completions "{$story,\"model\":\"third\"}"
 get "props of a model" 200 '"model_alias":"first"' "$url/props?model=first"
 stop_server
 serve --models-dir "$work/models" --models-memory 1M -c 512
@@ -314,6 +314,6 @@ get "one is unloaded for the other" 200 '"id":"first"[^}]*"unloaded".*"id":"seco
 curl -sN -m 20 "$url/completion" -d '{"model":"second","prompt":"Once","n_predict":480,"ignore_eos":true,"stream":true}' > "$work/long.1" &
 busy=$!
 until [ -s "$work/long.1" ] || ! kill -0 $busy 2> /dev/null; do sleep 0.01; done # wait until it generates
-post "no memory beside a busy model" 503 'first could not be loaded: it needs [0-9]+ MiB' /v1/completions "{$story,\"model\":\"first\",\"max_tokens\":1}"
+post "no memory beside a busy model" 503 'cannot load first: it needs [0-9]+ MiB' /v1/completions "{$story,\"model\":\"first\",\"max_tokens\":1}"
 kill "$busy"
 finish

@@ -38,7 +38,7 @@ await c unloaded
 get "one model" 200 '^\{"id":"a","object":"model".*"n_ctx_train":[0-9]+' "$url/v1/models/a"
 get "no such model" 404 '"code":"model_not_found"' "$url/v1/models/zzz"
 post "no such model to load" 404 'no model' /models/load '{"model":"zzz"}'
-post "a preset that was not downloaded" 500 'could not be loaded' /tokenize '{"model":"two","content":"x"}'
+post "a preset that was not downloaded" 500 'cannot load' /tokenize '{"model":"two","content":"x"}'
 cp "$model" "$work/models/d.gguf" && rm "$work/models/b.gguf" && printf '[three]\nmodel = %s\n' "$work/models/a.gguf" > "$work/presets.ini"
 get "the list is read again" 200 '"id":"d".*"id":"three"' "$url/models?reload=1"
 ! grep -qE '"id":"(b|one)"' "$work/out" || failed "models that are gone are still listed"

@@ -234,8 +234,8 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .choices = "none mean cls last rank model",
      .fallback = "model",
-     .help =
-         "how token vectors are combined; model: as the model file says, else mean for encoders and last for others",
+     .help = "how token vectors are combined; model: as the model file specifies, else mean for encoders and last "
+             "for others",
      .env = "LLAMA_ARG_POOLING"},
     {.name = "embd-normalize",
      .value = "N",

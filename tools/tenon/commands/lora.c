@@ -145,7 +145,7 @@ static const struct option options[] = {
     {.name = "type",
      .value = "TYPE",
      .kind = OPTION_TEXT,
-     .help = "type of the weights that change, by default the one that they have"},
+     .help = "type of the changed weights, by default their current type"},
     {0},
 };
 

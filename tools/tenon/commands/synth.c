@@ -279,7 +279,7 @@ static const struct option options[] = {
      .help = "type or mix of the weights, as for quantize"},
     {.name = "seed", .value = "N", .kind = OPTION_INT, .fallback = "1", .help = "the same seed gives the same file"},
     {.name = "no-data",
-     .help = "metadata and tensor table only: enough to plan, next to no disk space",
+     .help = "metadata and tensor table only: enough for planning, almost no disk space",
      .kind = OPTION_FLAG},
     OPTION_THREADS,
     OPTION_FORCE,

@@ -11,7 +11,7 @@
     {.name = "context-shift",                                                                                        \
      .kind = OPTION_FLAG,                                                                                            \
      .fallback = on,                                                                                                 \
-     .help = "when the context is full, give up its older half and go on; without, the text ends there",             \
+     .help = "when the context is full, remove its older half and continue; otherwise the text ends there",          \
      .env = "LLAMA_ARG_CONTEXT_SHIFT"},                                                                              \
     {                                                                                                                \
         .name = "keep", .value = "N", .kind = OPTION_INT, .min = -1, .max = INT32_MAX, .fallback = kept,             \

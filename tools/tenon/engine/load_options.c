@@ -88,7 +88,7 @@ static const struct option load_table[] = {
      .fallback = "auto",
      .choices = "auto row layer",
      .help =
-         "what ranks have: row a part of every matrix, layer whole layers with several micro-batches in flight; auto "
+         "row gives each rank a part of every matrix, layer whole layers with several micro-batches in flight; auto "
          "is row within a machine and layer across machines"},
     {.name = "share-weights",
      .kind = OPTION_FLAG,
@@ -102,14 +102,14 @@ static const struct option load_table[] = {
      .kind = OPTION_TEXT,
      .fallback = "f32",
      .choices = "f32 bf16 q8",
-     .help = "how activations travel between ranks: fewer bytes for slow networks, at the price of rounding"},
+     .help = "type of activations in messages between ranks: smaller types for slow networks, with rounding"},
     {.name = "net-timeout",
      .value = "SECONDS",
      .kind = OPTION_INT,
      .min = 1,
      .max = 86400,
      .fallback = "30",
-     .help = "how long ranks wait for each other before all of them end"},
+     .help = "how long ranks wait for each other before all of them exit"},
     {0},
 };
 const struct option_group load_options = {"Loading and threads", load_table};

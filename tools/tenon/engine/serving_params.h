@@ -9,7 +9,8 @@
 #define OPTION_CACHE_PREFIXES                                                                                        \
     {                                                                                                                \
         .name = "cache-prefixes", .value = "N", .kind = OPTION_INT, .min = 0, .max = 65536, .fallback = "256",       \
-        .help = "max conversations kept in the KV cache for later requests, 0 for none; unused ones make room"       \
+        .help =                                                                                                      \
+            "max conversations kept in the KV cache for later requests, 0 for none; evicted when memory is needed"   \
     }
 
 #define OPTIONS_CHECKPOINTS                                                                                          \

@@ -108,7 +108,7 @@ struct piece {
     struct job *job;
     enum finish finish;
     bool of_prompt, has_logprob;
-    bool progress;  /* only `stats`: a batch of the prompt is done, or none yet */
+    bool progress;  /* progress of the prompt: only `stats` is valid */
     int error_code; /* of FINISH_ERROR, as an HTTP status */
     tn_token token; /* TN_TOKEN_NONE: text only */
     float logprob;
@@ -127,7 +127,7 @@ struct piece {
 
 /* A copy of an engine's state for the HTTP thread, made under the lock. */
 struct slot_view {
-    bool busy, stalled; /* stalled: moved aside until there is room */
+    bool busy, stalled; /* stalled: preempted until it fits again */
     int32_t n_pages;    /* in which no other slot has cells */
     int32_t n_prompt, n_done, n_cached, n_predicted, n_remaining;
     uint64_t task;
@@ -148,7 +148,7 @@ struct engine_view {
     tn_fit used; /* memory in use; the view owns its array of devices */
     uint64_t n_prompt, n_prompt_cached, n_predicted, n_decodes, n_busy_slots;
     uint64_t n_busy_sum, n_tokens_max; /* busy slots of all batches; most tokens of a request */
-    uint64_t n_stalls, n_shifts;       /* jobs moved aside; contexts shifted */
+    uint64_t n_stalls, n_shifts;       /* preempted jobs; context shifts */
     double prompt_seconds, predicted_seconds;
     struct slot_view *slots;
 };
@@ -160,7 +160,7 @@ struct scraped_view {
 };
 
 enum phase { PHASE_ABSENT, PHASE_LOADING, PHASE_READY, PHASE_STOPPING, PHASE_FAILED };
-/* A loading thread requests that memory be freed; the HTTP thread unloads an idle model, or there is none. */
+/* A loading thread requests memory; the HTTP thread unloads an idle model, or answers that there is none. */
 enum memory_request { MEMORY_NOT_REQUESTED, MEMORY_REQUESTED, MEMORY_FREED, MEMORY_UNAVAILABLE };
 
 struct engine;
@@ -177,14 +177,14 @@ struct served {
     struct event *outbox_ready;
     struct waiting_request *waiting; /* requests that wait until the model is loaded */
     size_t n_alive;                  /* requests that use it */
-    uint64_t last_used, asked;       /* when it was last used; since when somebody waits for it */
+    uint64_t last_used, asked;       /* when it was last used; since when requests wait for it */
     char repo[256];                  /* OWNER/NAME[:QUANT] that it came from, or "" */
     struct served *unloaded_for;     /* the model that needs its memory */
     bool wanted;                     /* to be loaded although no request waits for it */
-    bool hidden;                     /* not in lists, but served to those who name it */
+    bool hidden;                     /* not listed, but served by name */
     bool from_cache;                 /* a download, found in the cache */
-    bool missing;                    /* was not found again when the list was read anew: goes when it is unloaded */
-    bool sleeping;                   /* unloaded because nobody has used it; the next request loads it */
+    bool missing;                    /* not found in the last scan: removed when it is unloaded */
+    bool sleeping;                   /* unloaded because it was idle; the next request loads it */
     json_t *props;                   /* of /props, while it sleeps */
     char *last_metrics[2];           /* of /metrics, while it sleeps: first answer, further ones */
     struct scraped_view scraped;
@@ -202,8 +202,8 @@ struct served {
     tn_pieces *pieces;
     tn_model_info info;
     int32_t n_pool, n_ctx;       /* tokens of the KV cache, which the slots share; that one request may use */
-    char context_note[128];      /* where the context was left open: why it is n_pool */
-    bool shifts;                 /* a request whose context is full goes on without its oldest tokens */
+    char context_note[128];      /* if the context was chosen automatically: the reason for n_pool */
+    bool shifts;                 /* a request whose context is full continues without its oldest tokens */
     int32_t n_embd, embed_limit; /* floats of an embedding; max tokens of a text to embed */
     bool per_token;              /* an embedding is a vector per token (--pooling none) */
     bool ranks;                  /* texts are ranked instead: the embedding is one relevance */
@@ -221,8 +221,8 @@ struct served {
     struct job *queue, **queue_end;
     int n_queued, n_embed_queued;
     struct piece *outbox, **outbox_end;
-    bool tree_wanted;            /* somebody looks at the tree of prefixes: the engine publishes it once */
-    bool state_wanted;           /* somebody looks at slots or memory: the engine publishes them sooner */
+    bool tree_wanted;            /* a client views the tree of prefixes: the engine publishes it once */
+    bool state_wanted;           /* a client views slots or memory: the engine publishes them sooner */
     struct piece *posted;        /* engine thread: pieces since it last woke the HTTP thread, … */
     struct piece **posted_end;   /* … which become the end of the outbox then */
     bool ended_some;             /* engine thread: a last piece among them */
@@ -248,7 +248,7 @@ struct guards {
     struct guard *first;
     size_t count, max_count;
     uint64_t held, max_held; /* bytes of bodies that have arrived and may still be in memory */
-    uint64_t released;       /* bytes of bodies that have ended since memory was given back */
+    uint64_t released;       /* bytes of finished bodies since memory was last returned to the system */
 };
 
 struct server {
@@ -262,7 +262,7 @@ struct server {
     char *keys[64];
     size_t n_keys;
     int n_slots, queue_limit;
-    int32_t admit_tokens; /* of an answer that must have room before a request begins */
+    int32_t admit_tokens; /* tokens of an answer that must fit before a request starts */
     bool unified;         /* a request may use the whole context, not only its slot's share */
     int32_t keep;         /* tokens that a context shift keeps, for requests that do not say */
     double timeout;
@@ -307,7 +307,7 @@ struct server {
     double sleep_after; /* seconds without requests after which the only model is unloaded; 0: never */
     bool on_demand; /* --models-dir; otherwise there is one model, and the program ends when it cannot be loaded */
     size_t memory_limit;    /* planned bytes of all loaded models together; 0: the devices' free memory */
-    struct served *loading; /* one at a time: a plan relies on the free memory staying as it is */
+    struct served *loading; /* one at a time, because a plan assumes that free memory does not change */
     struct served *current; /* the last one used, for requests that name none */
     struct fit_work *fit;   /* planning for POST /fit; NULL: none */
 };
@@ -321,7 +321,7 @@ int models_find_all(struct server *server); /* as the options say: folder, prese
 void models_load(struct served *served);    /* without a request that waits for it */
 void models_unload(struct served *served);  /* when its requests have ended */
 struct served *models_find(struct server *server, const char *name); /* NULL when there is none of this name */
-/* Keeps a request until its model is loaded. Takes a reference to the body. */
+/* Holds a request until its model is loaded. Takes a reference to the body. */
 void models_wait(struct served *served, struct evhttp_request *http, handler *handle, bool generates, json_t *body);
 /* Handles changes of an engine thread: loaded, failed, memory requested, finished. */
 void models_event(struct served *served);
@@ -451,8 +451,8 @@ char *metrics_text(struct server *server); /* from malloc; NULL without memory *
 /* A finished job in the form of /completion (native.c). */
 json_t *native_json(struct request *request, struct job *job);
 json_t *progress_json(const struct job *job);
-/* A mixed prompt of texts and token ids that asks for the text between two others; NULL with the problem set. `extra`
- * is a list of other files, `begun` the beginning of the text to fill in. */
+/* A mixed prompt of texts and token ids for filling in the text between two others; NULL with the problem set.
+ * `extra` is a list of other files, `begun` the beginning of the text to fill in. */
 json_t *infill_prompt(const struct served *served, json_t *extra, const char *prefix, const char *suffix,
                       const char *begun, struct problem *problem);
 /* JSON has no minus infinity, the log-probability of a banned token. */
@@ -470,7 +470,7 @@ handler serve_ollama_chat, serve_ollama_generate, serve_ollama_tags, serve_ollam
 handler serve_adapters, serve_adapter_scales;
 handler serve_health, serve_models, serve_model, serve_props, serve_slots, serve_slot_action, serve_metrics,
     serve_memory, serve_plan, serve_plan_list, serve_frontier, serve_fit, serve_tokenizer_info;
-/* Ends the planning for the picture of memory against speed, and forgets it; before the model is unloaded. */
+/* Ends the planning for the picture of memory against speed, and discards it; call before the model is unloaded. */
 void frontier_forget(struct served *served);
 void fit_forget(struct server *server); /* the same for the planning of /fit; before the server ends */
 

@@ -12,8 +12,8 @@ static const struct option option_list[] = {
      .choices = "auto none ngram draft mtp draft-simple draft-mtp ngram-simple ngram-map-k ngram-map-k4v ngram-mod "
                 "ngram-cache",
      .fallback = "auto",
-     .help = "who guesses tokens that are then checked together: ngram (earlier text), draft (a smaller model, -md), "
-             "mtp (layers of the model for further tokens, or those of -md), none; auto is draft where a model is "
+     .help = "how tokens are guessed, to be verified together: ngram (earlier text), draft (a smaller model, -md), "
+             "mtp (multi-token prediction layers of the model or of -md), none; auto is draft if a model is "
              "given, else none. The text stays the same",
      .env = "LLAMA_ARG_SPEC_TYPE"},
     {.name = "model-draft",
@@ -43,7 +43,7 @@ static const struct option option_list[] = {
      .env = "LLAMA_ARG_DRAFT_MIN LLAMA_ARG_SPEC_DRAFT_N_MIN"},
     {.name = "draft-fixed",
      .kind = OPTION_FLAG,
-     .help = "always guess --draft-max tokens, whether that pays or not: for measurements and tests"},
+     .help = "always guess --draft-max tokens, even if that is slower: for measurements and tests"},
     {.name = "draft-p-min",
      .aliases = "--spec-draft-p-min",
      .value = "P",
@@ -77,7 +77,7 @@ static const struct option option_list[] = {
      .min = 2,
      .max = 1024,
      .fallback = "3",
-     .help = "tokens that must have stood together before, for --spec-type ngram; above 8 is 8"},
+     .help = "length of the match with earlier text in tokens, for --spec-type ngram; above 8 is 8"},
     {0},
 };
 const struct option_group speculation_options = {"Speculative decoding", option_list};

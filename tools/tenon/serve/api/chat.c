@@ -8,7 +8,7 @@
 
 /* ---- From messages to jobs (shared with messages.c and responses.c) ---- */
 
-/* Only text is supported. Other content is rejected: leaving it out would lead to wrong answers. */
+/* Only text is supported. Other content is rejected, because ignoring it would lead to wrong answers. */
 static bool check_chat_messages(json_t *messages, struct problem *problem) {
     json_t *message, *part;
     size_t i, k;
@@ -50,7 +50,7 @@ static bool read_tool_choice(json_t *body, tn_chat_params *p, struct problem *pr
     return field_bool(body, "parallel_tool_calls", &p->parallel_calls, problem);
 }
 
-/* A last message of the assistant is the beginning of the answer, unless the request says what it is. */
+/* A last message of the assistant is the beginning of the answer, unless the request specifies otherwise. */
 static bool read_prefill(json_t *body, json_t *messages, tn_chat_params *p, struct problem *problem) {
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
@@ -65,7 +65,8 @@ static bool read_prefill(json_t *body, json_t *messages, tn_chat_params *p, stru
            problem_set(problem, 400, "add_generation_prompt and continue_final_message cannot both be true");
 }
 
-/* Variables for the template: the server's, then those that fields of the request stand for, then its own. */
+/* Variables for the template, in increasing precedence: the server's, those from fields of the request, and the
+ * request's own. */
 static bool read_variables(struct served *served, json_t *body, tn_chat_params *p, json_t **out,
                            struct problem *problem) {
     json_t *own = json_object_get(body, "chat_template_kwargs"), *documents = json_object_get(body, "documents");
@@ -91,7 +92,7 @@ static bool read_variables(struct served *served, json_t *body, tn_chat_params *
     if (json_is_boolean(json_object_get(body, "enable_thinking")))
         json_object_set(all, "enable_thinking", json_object_get(body, "enable_thinking"));
     if (json_is_object(own)) json_object_update(all, own);
-    /* Some released templates take an undefined variable for false. */
+    /* Some released templates treat an undefined variable as false. */
     if (!json_object_get(all, "enable_thinking")) json_object_set_new(all, "enable_thinking", json_true());
     return true;
 }

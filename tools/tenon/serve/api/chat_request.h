@@ -7,7 +7,7 @@
 /* Renders the messages of a body, with its tools, tool_choice and so on. */
 bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, struct problem *problem);
 bool chat_tokens(struct served *served, const tn_chat_prompt *prompt, tn_tokens *tokens, struct problem *problem);
-/* Answers with the number of tokens of a body's prompt. `translate` NULL: it is a chat completion's. */
+/* Answers with the number of tokens of a body's prompt. `translate` NULL: the body is a chat completion's. */
 void count_tokens(struct served *served, struct evhttp_request *http, json_t *body,
                   json_t *(*translate)(json_t *body, struct problem *problem), const char *object);
 /* Adds n jobs to a request, ready to submit. n_top as in struct job. */
@@ -17,7 +17,7 @@ bool chat_jobs(struct served *served, struct request *request, json_t *body, int
 void serve_translated(struct served *served, struct evhttp_request *http, json_t *body,
                       json_t *(*translate)(json_t *body, struct problem *problem),
                       const struct response_format *format, const char *prefix);
-/* Parses a piece into events; after the last piece also the text that the parser still holds back. */
+/* Parses a piece into events; after the last piece, this includes the text that the parser has held back. */
 bool chat_feed(struct job *job, const struct piece *piece, tn_chat_event_fn on_event, void *user);
 json_t *chat_message(struct job *job); /* the whole message in OpenAI's form */
 

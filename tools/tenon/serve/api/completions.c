@@ -22,7 +22,7 @@ static void add_logprob(struct served *served, struct job *job, json_t *to, tn_t
     json_array_append_new(json_object_get(to, "top_logprobs"), top);
     tn_token_piece(served->tokenizer, token, &length);
     if (tn_token_get_type(served->tokenizer, token) == TN_TOKEN_CONTROL) return;
-    /* job->user counts bytes of the space that the tokenizer put in front: part of the token, not of the text. */
+    /* job->user counts bytes of a leading space that the tokenizer added: part of the token, not of the text. */
     size_t added = job->user < length ? job->user : length;
     job->user -= added;
     job->text_offset += length - added;
@@ -121,7 +121,7 @@ static bool echo_prompt(struct served *served, struct job *job, struct problem *
     return status == TN_OK || problem_status(problem, status, "echo");
 }
 
-/* The prompt, a new reference; with a suffix, what is asked for is the text between them. */
+/* The prompt, a new reference. With a suffix, the text between prompt and suffix is generated. */
 static json_t *prompt_with_suffix(struct served *served, json_t *body, struct problem *problem) {
     json_t *prompt = json_object_get(body, "prompt"), *suffix = json_object_get(body, "suffix");
     if (!json_string_length(suffix)) return prompt ? json_incref(prompt) : json_null();

@@ -154,9 +154,9 @@ static void serve_vectors(struct served *served, struct evhttp_request *http, js
     if (!served->n_embd)
         problem_set(&problem, 501, "embeddings are off; start the server with --embedding");
     else if (served->ranks)
-        problem_set(&problem, 501, "this model ranks texts and makes no embeddings; POST /v1/rerank");
+        problem_set(&problem, 501, "this model ranks texts and has no embeddings; use POST /v1/rerank");
     else if (served->per_token && format != &embed_native_format)
-        problem_set(&problem, 400, "with --pooling none there is a vector per token; POST /embeddings returns them");
+        problem_set(&problem, 400, "with --pooling none there is a vector per token; use POST /embeddings");
     if (problem.code) {
         reply_problem(served->server, http, &problem);
         return;

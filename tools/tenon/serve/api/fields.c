@@ -115,7 +115,7 @@ static bool add_bias(const struct served *served, struct bias_list *biases, tn_t
     return true;
 }
 
-/* A text's bias is that of all its tokens. */
+/* The bias of a text applies to all its tokens. */
 static bool add_text_bias(struct served *served, struct bias_list *biases, const char *text, size_t length,
                           double bias, struct problem *problem) {
     tn_tokens tokens = {0};
@@ -230,8 +230,8 @@ static bool read_grammar_fields(json_t *body, char **gbnf, struct problem *probl
     return true;
 }
 
-/* Grammars are compiled once per request; its jobs get copies. What is compiled is bounded: masks of a very large
- * grammar would delay everybody's tokens. */
+/* Grammars are compiled once per request; its jobs get copies. Their size is limited, because masks of a very
+ * large grammar would delay all requests. */
 static bool compile_grammar(struct served *served, struct request *r, const char *gbnf, const char *trigger,
                             struct problem *problem) {
     enum { MAX_GRAMMAR = 256 * 1024 };
@@ -367,7 +367,7 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
         !scales_read(served, json_object_get(body, "lora"), job->scales, problem) ||
         !read_stops(served, job, body, problem) || !set_grammar(served, job, body, gbnf, trigger, problem))
         return false;
-    /* Without a limit, generation ends with the context, unless that is shifted. */
+    /* Without a limit, generation ends when the context is full, unless it is shifted. */
     const int32_t left = served->shifts ? INT32_MAX : served->n_ctx - (int32_t)job->prompt.count;
     job->n_predict = limit >= 0 ? (int32_t)limit : left > 0 ? left : 1;
     job->until_full = limit < 0;
@@ -494,7 +494,7 @@ static double ms_per_token(int n, double ms) { return n > 0 ? ms / n : 0; }
 
 json_t *timings_json(const struct job *job) {
     const struct job_stats *s = &job->stats;
-    /* The first token comes with the prompt: it takes no step of its own. */
+    /* The first token comes with the prompt and needs no step. */
     const int prompt = s->n_done - s->n_cached, steps = s->n_predicted - 1;
     json_t *all =
         json_pack("{s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:f}", "cache_n", (int)s->n_cached, "prompt_n", prompt,

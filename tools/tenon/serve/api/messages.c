@@ -129,7 +129,7 @@ static json_t *translate_messages(json_t *body, struct problem *problem) {
         if (fine) json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", text));
     }
     json_array_foreach(in, i, message) fine = fine && add_anthropic_message(messages, message, problem);
-    if (fine && json_is_array(in) && json_array_size(in) == 0) /* the model begins by itself */
+    if (fine && json_is_array(in) && json_array_size(in) == 0) /* the template begins it */
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", ""));
     json_object_set_new(out, "messages", messages);
     add_anthropic_tools(out, body);
@@ -169,7 +169,7 @@ static void send_block_delta(struct request *r, struct job *job, const char *typ
 }
 
 static void close_block(struct request *r, struct job *job) {
-    /* Clients send thinking back only with a signature; there is nothing to sign here. */
+    /* Clients send thinking back only with a signature, so an empty one is sent. */
     if (job->block_kind == BLOCK_THINKING) send_block_delta(r, job, "signature_delta", "signature", json_string(""));
     if (job->block_kind)
         stream_send(r, "content_block_stop",

@@ -52,7 +52,7 @@ static json_t *job_settings(const struct request *r, const struct job *job) {
     return all;
 }
 
-/* The prompt as the model got it, with the texts of its special tokens. */
+/* The prompt as the model received it, with the texts of its special tokens. */
 static json_t *prompt_json(const struct served *served, const struct job *job) {
     tn_text text = {0};
     json_t *json = NULL;
@@ -81,7 +81,7 @@ json_t *native_json(struct request *r, struct job *job) {
     return all;
 }
 
-/* response_fields: only these members, "a/b" for members of members, under the names that were asked for. */
+/* response_fields: only these fields, "a/b" for nested ones, under the requested names. */
 static json_t *choose_fields(const struct request *r, json_t *all) {
     json_t *names = json_object_get(r->extra, "fields"), *name, *some;
     size_t i;
@@ -260,7 +260,7 @@ json_t *infill_prompt(const struct served *served, json_t *extra, const char *pr
     append_special(served, prompt, TN_SPECIAL_FIM_SUF);
     json_array_append_new(prompt, json_string(suffix));
     append_special(served, prompt, TN_SPECIAL_FIM_MID);
-    json_t *list = json_pack("[o]", prompt); /* a list of one prompt: its parts are not prompts of their own */
+    json_t *list = json_pack("[o]", prompt); /* a list of one prompt: its parts are not separate prompts */
     return list;
 }
 

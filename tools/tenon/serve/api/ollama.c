@@ -27,7 +27,7 @@ static const struct {
                     {"mirostat_tau", "mirostat_tau"},
                     {"mirostat_eta", "mirostat_eta"}};
 
-/* The fields of a chat completion that options, format and think stand for. */
+/* Translates options, format and think to fields of a chat completion. */
 static json_t *translate_options(json_t *body) {
     json_t *out = json_object(), *options = json_object_get(body, "options"),
            *format = json_object_get(body, "format");

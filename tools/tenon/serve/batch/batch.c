@@ -2,7 +2,7 @@
  *
  * A slot is a sequence of the session with the tokens that belong in it. Every round decodes one batch: the sampled
  * token of each slot that generates, and a part of the prompts, so that a long prompt does not stall the others. When
- * the KV cache is full, the session gives up kept prefixes first; then the youngest job is moved aside
+ * the KV cache is full, the session evicts kept prefixes first; then the youngest job is preempted
  * (room.c). */
 #include "serve/batch/batch.h"
 
@@ -17,9 +17,10 @@ static void end_cancelled_jobs(struct engine *e) {
 
 /* ---- The batch of a round ---- */
 
-/* Whether later requests may continue after this token of a prompt: where other texts have branched, where a message
- * ends, and, since states cannot go back, before the last token, which the same prompt needs for its logits.
- * Templates put control tokens between messages, often several with the name of a role between them. */
+/* Whether to keep a checkpoint after this token of a prompt: where other texts have branched, where a message ends,
+ * and before the last token, because the same prompt must decode that token again for its logits and states
+ * cannot be rolled back. Templates put control tokens between messages, often several with the name of a role between
+ * them. */
 static bool is_checkpoint(const struct engine *e, struct slot *slot, int32_t position) {
     enum { LEAST_DISTANCE = 16 };
     const int32_t n = position + 1;
@@ -61,8 +62,8 @@ static int32_t tokens_left(const struct slot *slot) {
     return slot->job && !slot->stalled ? slot->count - slot->n_kv : 0;
 }
 
-/* Prompt tokens for this round. Batches with prompts are a multiple of BATCH_STEP tokens where possible, and the rest
- * waits for the next round: every new size of batch costs a plan, and memory for it for good. */
+/* Prompt tokens for this round. Batches with prompts are a multiple of BATCH_STEP tokens if possible, and the rest
+ * waits for the next round: every new batch size needs a graph, whose memory is never freed. */
 static int32_t prompt_budget(const struct engine *e) {
     enum { BATCH_STEP = 64 };
     int32_t budget = e->n_piece < e->n_batch - e->n_tokens ? e->n_piece : e->n_batch - e->n_tokens, waiting = 0;
@@ -98,8 +99,8 @@ static void build_batch(struct engine *e) {
 
 /* ---- The results of a round ---- */
 
-/* All threads sample. Each begins with the rows that it has computed, which its core's cache still holds, and goes on
- * with those that other threads have not reached. */
+/* All threads sample. Each begins with the rows that it has computed, which are in its core's cache, and continues
+ * with rows that other threads have not reached. */
 static void sample_rows(void *user, int index, int count) {
     struct engine *e = user;
     for (int i = 0; i < count; i++) {
@@ -113,7 +114,8 @@ static void sample_rows(void *user, int index, int count) {
     }
 }
 
-/* Reports what a slot's generator has sampled, and ends the job if the text has ended or a limit is reached. */
+/* Sends the token that a slot's generator has sampled, and ends the job if the text has ended or a limit is reached.
+ */
 static void report_sample(struct engine *e, struct slot *slot, int32_t row) {
     struct job *job = slot->job;
     struct served *served = e->served;
@@ -138,7 +140,8 @@ static void report_sample(struct engine *e, struct slot *slot, int32_t row) {
     }
     const bool full = slot->count + 1 >= served->n_ctx && !served->shifts;
     if (full && slot->n_predicted < job->n_predict)
-        tn_log(TN_LOG_INFO, "slot %d: the context of %d tokens is full, the answer ends; --context-shift goes on",
+        tn_log(TN_LOG_INFO,
+               "slot %d: the context of %d tokens is full, the answer ends; use --context-shift to continue",
                (int)(slot - e->slots), served->n_ctx);
     if (slot->n_predicted >= job->n_predict || full) {
         text = tn_generator_finish(job->generator, &length);
@@ -174,7 +177,7 @@ static void take_results(struct engine *e) {
         if (!e->guessed[i]) slot->n_kv = e->positions[i] + 1;
         if (!e->outputs[i]) continue;
         const int32_t at = row++;
-        if (e->guessed[i]) continue; /* sampled if all tokens before it were */
+        if (e->guessed[i]) continue; /* sampled only if all tokens before it were */
         if (!slot->job) continue;
         if (slot->job->score_prompt && slot->n_kv < slot->n_prompt) {
             output_token(e, slot, slot->tokens[slot->n_kv], tn_session_logits(e->session, at), "", 0, true);
@@ -182,7 +185,8 @@ static void take_results(struct engine *e) {
         } else if (slot->n_kv == slot->count) {
             if (!slot->prompted) {
                 slot->prompted = tn_time_ns();
-                /* Of recurrent models the checkpoint before the last token serves the same prompt too. */
+                /* With recurrent models, the same prompt can also continue at the checkpoint before its last token.
+                 */
                 if (!e->served->info.is_recurrent) slot_keep_prefix(e, slot);
             }
             if (slot->job->n_predict == 0)
@@ -197,7 +201,7 @@ static void take_results(struct engine *e) {
     for (int i = 0; i < e->n_slots; i++) guess_settle(e, &e->slots[i]);
 }
 
-/* After a failed decode: removes what it left in the cache. Its jobs fail, unless the decode was aborted. */
+/* After a failed decode: removes its tokens from the cache. Its jobs fail, unless the decode was aborted. */
 static void undo_decode(struct engine *e, tn_status status) {
     char why[200];
     snprintf(why, sizeof why, "%s", tn_error());
@@ -226,7 +230,7 @@ bool engine_should_abort(void *user) {
 
 /* ---- The thread ---- */
 
-/* Who has which page, and while somebody looks at it the tree of prefixes. */
+/* Publishes the owners of pages and, while a client views it, the tree of prefixes. */
 static void publish_pages(struct engine *e, tn_session *session) {
     struct engine_view *view = &e->served->view;
     tn_session_page_map(session, view->page_map);
@@ -274,8 +278,8 @@ void engine_publish_state(struct engine *e, bool now) {
         }
         view->n_busy_slots += s->job != NULL;
     }
-    /* The map takes a walk over all cells, so it is updated five times a second, and fifty times while somebody
-     * looks. */
+    /* The map walks all cells, so it is updated five times a second, and fifty times while a client views
+     * it. */
     if (now || time - e->map_time > (e->served->state_wanted ? 20000000u : 200000000u)) {
         e->map_time = time;
         e->served->state_wanted = false;
@@ -299,7 +303,8 @@ static bool is_busy(const struct engine *e) {
     return false;
 }
 
-/* Hands what was posted to the HTTP thread. An ended job is in the published state before its client has the answer.
+/* Passes posted pieces to the HTTP thread. The published state shows that a job has ended before its client has the
+ * answer.
  */
 static void hand_over(struct engine *e, bool now) {
     if (e->served->ended_some) engine_publish_state(e, true);
@@ -335,7 +340,7 @@ static bool run_round(struct engine *e) {
         hand_over(e, e->n_tokens > e->n_slots); /* a prompt may take long */
         status = tn_session_decode(e->session, &batch);
         if (status == TN_OK && file_is_lost()) status = tn_fail(TN_E_IO, LOST_FILE);
-        if (status == TN_E_FULL) guesses_drop(e); /* there is no room for them */
+        if (status == TN_E_FULL) guesses_drop(e); /* they do not fit */
     } while (status == TN_E_FULL && stall_youngest_job(e));
     if (status == TN_OK)
         take_results(e);
@@ -348,7 +353,7 @@ static bool run_round(struct engine *e) {
     return true;
 }
 
-/* All jobs are paused until their clients have read. A signal usually ends the wait; the time limit covers the rest.
+/* All jobs are paused until their clients have read. A signal usually ends the wait; the timeout covers missed ones.
  */
 static void wait_while_paused(struct served *served) {
     struct timespec until;
@@ -363,7 +368,7 @@ static void wait_while_paused(struct served *served) {
     pthread_mutex_unlock(&served->lock);
 }
 
-/* Without the other ranks nothing can be computed any more: the server ends, and can be started again. */
+/* Nothing can be computed without the other ranks: the server exits and can be restarted. */
 static bool ranks_are_lost(struct served *served) {
     if (tn_net_status(served->server->net) == TN_OK) return false;
     snprintf(served->error, sizeof served->error, "%s", tn_error());
@@ -372,7 +377,7 @@ static bool ranks_are_lost(struct served *served) {
     return true;
 }
 
-/* The model's file is gone: what is left to answer gets an error, and the model ends. */
+/* The model's file was truncated: remaining requests get an error, and the model is unloaded. */
 static bool end_without_file(struct engine *e) {
     struct served *served = e->served;
     if (!file_is_lost()) return false;

@@ -8,19 +8,19 @@
 #include "tenon/cpu.h"
 
 struct slot {
-    struct job *job; /* NULL: idle; `tokens` are those of the last conversation then, and belong to `key` */
+    struct job *job; /* NULL: idle; `tokens` are then those of the last conversation, with its `key` */
     tn_token *tokens;
     int32_t count, n_kv; /* tokens; how many of them are in the KV cache as this slot's sequence */
     uint64_t key;
-    int32_t branch;     /* other texts branch here: there is a checkpoint on the way; 0: none */
-    int32_t checkpoint; /* the last one that was asked for */
+    int32_t branch;     /* other texts branch here: a checkpoint is kept at this length; 0: none */
+    int32_t checkpoint; /* the last requested one */
     int32_t n_prompt, n_scored, n_predicted, n_cached;
     uint64_t task, began, prompted, used;
     bool in_batch;     /* has tokens in the batch of this round */
-    tn_status sampled; /* by the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
+    tn_status sampled; /* of the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
     char error[200];
-    bool stalled;          /* moved aside: its cells were freed for others; it waits until its tokens fit again */
-    bool shifted;          /* its context was full, and its oldest tokens were given up */
+    bool stalled;          /* preempted: its cells were freed for others; it waits until its tokens fit again */
+    bool shifted;          /* its context was full, and its oldest tokens were removed */
     const tn_guess *guess; /* of this round; NULL: none, or settled */
     int32_t n_right;       /* of its tokens, that were sampled as well */
     int32_t n_drafted, n_accepted;
@@ -68,23 +68,24 @@ bool embed_round(struct engine *e);                    /* embeds one batch of te
 
 /* ---- room.c ---- */
 
-/* Takes jobs off the queue as long as there are slots and cells for them. Cancelled jobs and slot actions need none.
+/* Dequeues jobs as long as there are slots and cells for them. Cancelled jobs and slot actions need none.
  */
 void admit_jobs(struct engine *e);
-/* Lets the oldest job that was moved aside continue when there is room for it, or when no other runs. */
+/* Resumes the oldest preempted job if it fits, or if no other job runs. */
 void resume_stalled_job(struct engine *e);
-/* Frees the cells of the youngest job if others run; it waits then. False if there is none. Kept prefixes have been
- * given up before. */
+/* Preempts the youngest job if others run: frees its cells; it waits. False if there is none. Kept prefixes have
+ * been evicted before. */
 bool stall_youngest_job(struct engine *e);
-/* Makes room in the slots whose tokens fill their context. */
+/* Shifts the contexts of slots that are full. */
 void shift_full_slots(struct engine *e);
 
 /* ---- guesses.c ---- */
 
 void guesses_make(struct engine *e); /* for the slots that generate in this round */
-/* Whether the token that was just sampled is the next one of the slot's guess: it is in the KV cache then. */
+/* Whether the sampled token equals the next token of the slot's guess, and is therefore in the KV cache. */
 bool guess_matches(struct slot *slot, tn_token token);
-/* Takes back what was guessed and not sampled. Before a slot's tokens are kept, and at the end of a round. */
+/* Rolls back guessed tokens that were not sampled. Call before a slot's tokens are kept, and at the end of a round.
+ */
 void guess_settle(struct engine *e, struct slot *slot);
 void guesses_drop(struct engine *e); /* after a failed decode: none are in the KV cache */
 
@@ -98,11 +99,11 @@ void fail_all_jobs(struct engine *e, const char *why); /* those in slots and tho
 
 void slot_clear(struct engine *e, struct slot *slot); /* removes its tokens from the KV cache */
 void slot_assign(struct engine *e, struct slot *slot, struct job *job);
-/* Its empty sequence begins with the longest prefix of the job's tokens that the session holds. */
+/* Starts its empty sequence with the longest prefix of the job's tokens that the session holds. */
 void slot_take_prefix(struct engine *e, struct slot *slot);
-void slot_keep_prefix(struct engine *e, struct slot *slot); /* for later jobs, while this one goes on */
-void slot_release(struct engine *e, struct slot *slot);     /* its job has ended; what it has computed is kept */
-/* The idle slot that the job asks for, or the one longest unused. NULL: it is, or all are, busy. */
+void slot_keep_prefix(struct engine *e, struct slot *slot); /* for later jobs, while this one continues */
+void slot_release(struct engine *e, struct slot *slot);     /* ends its job; its tokens are kept as a prefix */
+/* The idle slot that the job requests, or the least recently used one. NULL: the requested one or all are busy. */
 struct slot *slot_choose(struct engine *e, const struct job *job);
 void slot_act(struct engine *e, struct job *job); /* saves, restores or erases a slot */
 
@@ -117,7 +118,7 @@ void output_end_job(struct served *served, struct job *job, enum finish finish, 
 /* The same for the job of a slot, which is idle then. */
 void output_end_slot(struct engine *e, struct slot *slot, enum finish finish, const char *text, size_t length,
                      const char *detail, bool truncated);
-/* Says how far the prompt of the slot's job is, if its request asks for that. */
+/* Reports the progress of the prompt of the slot's job, if requested. */
 void output_progress(struct engine *e, struct slot *slot);
 /* Wakes the HTTP thread for the pieces sent since the last time: `now`, at the end of a job, or when its pause
  * between two calls is over. */

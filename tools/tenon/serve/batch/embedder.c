@@ -78,8 +78,8 @@ bool embed_round(struct engine *e) {
             if (served->ranks) *vector = tn_session_relevance(served->embedder, (int32_t)i);
             output_end_job(served, jobs[i], FINISH_EOS, &stats, "", 0, "", vector, size);
         } else {
-            output_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0,
-                           *why ? why : "the embedding could not be computed", NULL, 0);
+            output_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0, *why ? why : "cannot compute the embedding",
+                           NULL, 0);
         }
     }
     return true;

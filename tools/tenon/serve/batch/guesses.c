@@ -1,10 +1,10 @@
-/* Guessed tokens of slots: they follow the sampled token of a slot into the batch, and those that the slot's
- * generator then samples as well are tokens like any other. The rest is taken back at the end of the round. */
+/* Guessed tokens of slots: they are added to the batch after the sampled token of a slot. Those that the
+ * slot's generator then samples are accepted; the rest is rolled back at the end of the round. */
 #include "serve/batch/batch.h"
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Tokens that a slot may have guessed: within its limits, and none before its prompt is complete. */
+/* Max guessed tokens of a slot: within its limits, and none before its prompt is complete. */
 static int32_t guess_room(const struct engine *e, const struct slot *slot) {
     const struct job *job = slot->job;
     if (!slot->prompted || job->guess_max == 0) return 0;

@@ -1,4 +1,4 @@
-/* Loading a model, the life of its engine thread, and the queue of jobs. */
+/* Loading a model, the lifetime of its engine thread, and the queue of jobs. */
 #include "engine/budget_options.h"
 #include "engine/context_shift.h"
 #include "engine/load_options.h"
@@ -102,7 +102,7 @@ static tn_status plan_sessions(struct served *served, const tn_session_params *f
     return status;
 }
 
-/* Plans until the sessions fit: where they do not, idle models are unloaded one by one. */
+/* Plans until the sessions fit: idle models are unloaded one by one if necessary. */
 static tn_status plan_memory(struct served *served, const tn_session_params *first, const tn_session_params *other,
                              tn_session_plan **plan) {
     size_t limit = served->server->memory_limit;
@@ -130,7 +130,7 @@ static tn_status plan_memory(struct served *served, const tn_session_params *fir
 
 /* ---- Loading ---- */
 
-/* The embedder computes whole texts and forgets them, so that its cache holds one micro-batch. */
+/* The embedder computes whole texts and keeps nothing, so its cache holds one micro-batch. */
 static tn_session_params embed_params(const struct served *served, const tn_session_params *main) {
     tn_session_params p = *main;
     p.embeddings = true;
@@ -192,7 +192,7 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     return enough ? TN_OK : TN_E_NOMEM;
 }
 
-/* What one request may use of the context, which the slots share. */
+/* The part of the shared context that one request may use. */
 static void limit_requests(struct served *served, int32_t n_ctx) {
     const struct server *server = served->server;
     const int32_t trained = served->info.n_ctx_train;
@@ -235,7 +235,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
         return tn_fail(TN_E_UNSUPPORTED, "generating text by diffusion is not supported");
     bool generates = !served->info.is_encoder,
          embeds = served->info.is_encoder || served->server->embeddings || served->info.pooling == TN_POOLING_RANK;
-    /* Models that are loaded on demand leave room for each other. */
+    /* Limited for models that are loaded on demand, so that several fit. */
     if (!p.n_ctx && !p.n_budgets && served->server->on_demand)
         p.n_ctx = served->info.n_ctx_train < SHARED_CONTEXT ? served->info.n_ctx_train : SHARED_CONTEXT;
     embed = embed_params(served, &p);
@@ -359,7 +359,7 @@ void engine_join(struct served *served) {
     tn_free(served->plan_svg);
     tn_free(served->plan_json);
     served->engine = NULL;
-    /* Counters go on when the model is loaded again. */
+    /* Counters continue when the model is loaded again. */
     const struct engine_view seen = served->view;
     served->view = (struct engine_view){.n_prompt = seen.n_prompt,
                                         .n_prompt_cached = seen.n_prompt_cached,

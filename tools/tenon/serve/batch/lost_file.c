@@ -1,6 +1,6 @@
-/* A model file that is cut short while it is mapped: reading a page that is gone is a signal (SIGBUS), which would
- * end the program in the middle of all answers. The handler puts an empty page in its stead and notes that; the
- * engine then discards what it has computed, and every client gets an error. */
+/* A model file that is truncated while it is mapped: reading a lost page raises SIGBUS, which would end the
+ * program in the middle of all answers. The handler maps an empty page instead and sets a flag; the engine then
+ * discards its results, and every client gets an error. */
 #include "serve/batch/batch.h"
 
 #include <signal.h>
@@ -18,7 +18,8 @@ static void on_lost_page(int signal_number, siginfo_t *info, void *context) {
         atomic_store(&lost, true);
         return;
     }
-    signal(signal_number, SIG_DFL); /* another kind of fault: the program ends when it is repeated */
+    signal(signal_number,
+           SIG_DFL); /* another kind of fault: the default action ends the program when the access is repeated */
 }
 
 void lost_file_watch(void) {

@@ -42,7 +42,7 @@ void output_wake(struct served *served, bool now) {
 void output_end_job(struct served *served, struct job *job, enum finish finish, const struct job_stats *stats,
                     const char *text, size_t length, const char *detail, float *vector, size_t n_vector) {
     struct piece *p;
-    /* Without a last piece the request would never end, so wait for memory. */
+    /* The request cannot end without a last piece, so wait for memory. */
     while (!(p = piece_new(job, 0, text, length))) {
         struct timespec pause = {.tv_nsec = 10000000};
         nanosleep(&pause, NULL);
@@ -96,7 +96,7 @@ void output_end_slot(struct engine *e, struct slot *slot, enum finish finish, co
     e->served->view.n_predicted += (uint64_t)stats.n_predicted;
     if (e->served->view.n_tokens_max < (uint64_t)(stats.n_prompt + stats.n_predicted))
         e->served->view.n_tokens_max = (uint64_t)(stats.n_prompt + stats.n_predicted);
-    /* Who has the answer sees an idle slot. */
+    /* A client that has the answer must see an idle slot. */
     if (e->served->view.slots[stats.id_slot].busy && e->served->view.n_busy_slots) e->served->view.n_busy_slots--;
     e->served->view.slots[stats.id_slot].busy = false;
     e->served->view.slots[stats.id_slot].n_done = slot->n_kv;
@@ -106,7 +106,7 @@ void output_end_slot(struct engine *e, struct slot *slot, enum finish finish, co
     output_end_job(e->served, job, finish, &stats, text, length, detail, NULL, 0);
 }
 
-/* Log-probabilities for a token: the model's own, or of what the samplers left. Returns how many alternatives there
+/* Log-probabilities for a token: the model's own, or those after the samplers. Returns how many alternatives there
  * are in e->top; *known says whether there are any probabilities. */
 static size_t token_probs(struct engine *e, const struct job *job, tn_token token, const float *logits,
                           float *logprob, bool *known) {

@@ -1,9 +1,9 @@
-/* Room in the KV cache: which jobs run now, which wait, and what happens when one fills its context.
+/* Admission to the KV cache: which jobs run now, which wait, and what happens when one fills its context.
  *
- * A job begins when its prompt and a part of its answer have room beside what the running jobs hold and were promised
- * (--admit-tokens). Where answers grow beyond that and the cache is full, the youngest job is moved aside: its cells
- * become a kept prefix, which makes room, and it goes on when there is room again. The order is that of arrival: a
- * job that waits is not overtaken by a later one, unless it asks for a slot that is busy. */
+ * A job starts when its prompt and a part of its answer (--admit-tokens) fit next to the cells that the running jobs
+ * hold and have reserved. If answers grow beyond that and the cache is full, the youngest job is preempted (moved
+ * aside): its cells become a kept prefix, which can be evicted, and it resumes when it fits again. Jobs start in
+ * order of arrival: a later job never overtakes a waiting one, unless that requests a busy slot. */
 #include "engine/context_shift.h"
 #include "serve/batch/batch.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- Admission ---- */
 
-/* Tokens of a job's answer for which there must be room before it runs. */
+/* Tokens of a job's answer that must fit before it runs. */
 static int32_t promised_answer(const struct engine *e, const struct job *job, int32_t count, int32_t n_predicted) {
     const struct served *served = e->served;
     int32_t n = job->n_predict < served->server->admit_tokens ? job->n_predict : served->server->admit_tokens;
@@ -20,8 +20,8 @@ static int32_t promised_answer(const struct engine *e, const struct job *job, in
     return n > 0 ? n : 0;
 }
 
-/* Whether tokens and the promised part of their answer fit beside the jobs that run, or no other job runs. Tokens
- * that a running job holds need no room. */
+/* Whether tokens and the reserved part of their answer fit next to the running jobs, or no other job runs. Tokens
+ * that a running job holds need no cells. */
 static bool has_room(struct engine *e, const struct job *job, const tn_token *tokens, int32_t count,
                      int32_t n_predicted) {
     int64_t needed = count + (int64_t)promised_answer(e, job, count, n_predicted);
@@ -51,8 +51,8 @@ static int slots_of(const struct engine *e, const struct request *request) {
     return n;
 }
 
-/* The job that gets a slot next: of the request that has the fewest slots, the first that came. Requests with more
- * jobs than there are slots leave one to others. Jobs that wait for a slot of their choice are overtaken. */
+/* The job that gets a slot next: the oldest job of the request with the fewest slots. Requests with more jobs than
+ * slots leave one slot to others. Jobs that wait for a specific slot are overtaken. */
 static struct job **next_for_slot(struct engine *e, struct job **at) {
     struct job **best = NULL;
     int fewest = INT32_MAX;
@@ -142,7 +142,7 @@ static tn_status shift_slot(struct engine *e, struct slot *slot) {
     const int32_t seq = (int32_t)(slot - e->slots);
     const int32_t keep = context_shift_keep(slot->job->n_keep, slot->n_prompt, e->served->n_ctx);
     int32_t removed = (slot->count - keep) / 2;
-    if (slot->n_kv < slot->count - 1) { /* it was moved aside: most of its tokens have to be decoded anyway */
+    if (slot->n_kv < slot->count - 1) { /* it was preempted: most of its tokens have to be decoded anyway */
         if (slot->n_kv > keep) TN_TRY(tn_session_seq_remove(e->session, seq, keep, -1));
         slot->n_kv = slot->n_kv < keep ? slot->n_kv : keep;
     } else {

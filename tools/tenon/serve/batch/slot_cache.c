@@ -1,6 +1,6 @@
-/* Slots and the KV cache: a job begins with the longest prefix of its prompt that the session holds, and leaves what
- * it has computed to later jobs. An idle slot holds no cells: it only remembers the tokens of its last conversation,
- * for those who save it. */
+/* Slots and the KV cache: a job begins with the longest prefix of its prompt that the session holds, and its own
+ * cells are kept for later jobs. An idle slot holds no cells, only the tokens of its last conversation, for saving
+ * the slot. */
 #include "serve/batch/batch.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ void slot_clear(struct engine *e, struct slot *slot) {
 
 void slot_take_prefix(struct engine *e, struct slot *slot) {
     const struct job *job = slot->job;
-    /* At least one token is left to decode, for its logits; with log-probabilities of the prompt all are. */
+    /* At least one token must be decoded, for its logits; with log-probabilities of the prompt, all of them. */
     const int32_t most = job->score_prompt ? 0 : slot->count - 1;
     int32_t taken = 0;
     slot->n_kv = slot->branch = slot->checkpoint = 0;
@@ -33,7 +33,7 @@ void slot_keep_prefix(struct engine *e, struct slot *slot) {
         tn_log(TN_LOG_WARN, "slot %d: %s", (int)slot_id(e, slot), tn_error());
 }
 
-/* The slot holds no tokens: what it computes has these scales from the beginning on. */
+/* The slot holds no tokens, so all of them will be computed with these scales. */
 static void slot_set_adapters(struct engine *e, struct slot *slot, const struct job *job) {
     if (tn_session_seq_adapters(e->session, slot_id(e, slot), job->scales) != TN_OK)
         tn_log(TN_LOG_WARN, "slot %d: %s", (int)slot_id(e, slot), tn_error());
@@ -61,7 +61,7 @@ void slot_release(struct engine *e, struct slot *slot) {
     tn_speculator_forget(e->speculation.speculator, slot_id(e, slot));
     slot_keep_prefix(e, slot);
     slot->key = slot->job->key;
-    /* A token that was sampled but not decoded is not kept; of a context that was shifted little is. */
+    /* A token that was sampled but not decoded is not kept; of a shifted context only the beginning is. */
     slot->count = slot->job->no_cache || slot->shifted ? 0 : slot->n_kv;
     slot_clear(e, slot);
     slot->job = NULL;
@@ -85,20 +85,20 @@ static bool tokens_path(const struct job *job, char *path, size_t size) {
     return (size_t)snprintf(path, size, "%s.tokens", job->path) < size;
 }
 
-/* Saves what is left of the slot's last conversation; *n tokens. */
+/* Saves the remaining *n tokens of the slot's last conversation. */
 static tn_status slot_save(struct engine *e, struct slot *slot, const struct job *job, int32_t *n) {
     char path[4200];
     if (!tokens_path(job, path, sizeof path)) return tn_fail(TN_E_INVALID, "the file's name is too long");
     if (slot->count == 0) return tn_fail(TN_E_STATE, "slot %d is empty", job->slot);
     TN_TRY(tn_session_prefix_take(e->session, job->slot, slot->key, slot->tokens, slot->count, n));
-    if (*n == 0) return tn_fail(TN_E_STATE, "the tokens of slot %d have made room for others", job->slot);
+    if (*n == 0) return tn_fail(TN_E_STATE, "the tokens of slot %d have been evicted", job->slot);
     tn_status status = tn_session_save(e->session, job->slot, job->path);
     slot_clear(e, slot);
     TN_TRY(status);
     FILE *file = fopen(path, "wb");
     bool fine = file && fwrite(slot->tokens, sizeof *slot->tokens, (size_t)*n, file) == (size_t)*n;
     if (file && fclose(file) != 0) fine = false;
-    return fine ? TN_OK : tn_fail(TN_E_IO, "the slot's tokens could not be written");
+    return fine ? TN_OK : tn_fail(TN_E_IO, "cannot write the slot's tokens");
 }
 
 static tn_status slot_restore(struct engine *e, struct slot *slot, const struct job *job) {
@@ -113,7 +113,7 @@ static tn_status slot_restore(struct engine *e, struct slot *slot, const struct 
     tn_status status = tn_session_load(e->session, job->slot, job->path);
     for (size_t i = 0; status == TN_OK && i < n; i++)
         if (slot->tokens[i] < 0 || slot->tokens[i] >= e->served->info.n_vocab)
-            status = tn_fail(TN_E_FORMAT, "the saved tokens are not tokens of this model");
+            status = tn_fail(TN_E_FORMAT, "the saved tokens are not in the vocabulary of this model");
     if (status == TN_OK && (n == 0 || tn_session_seq_last(e->session, job->slot) != (int32_t)n - 1))
         status = tn_fail(TN_E_FORMAT, "the saved tokens and the saved cache do not match");
     if (status == TN_OK) status = tn_session_prefix_note(e->session, job->slot, job->key, slot->tokens, (int32_t)n);

@@ -31,7 +31,7 @@ void stream_start(struct request *r) {
     r->started = true;
 }
 
-/* The connection has sent everything: jobs that were paused for a slow client go on. */
+/* The connection has sent everything: resumes jobs that were paused for a slow client. */
 static void resume_jobs(struct evhttp_connection *connection, void *user) {
     struct request *r = user;
     (void)connection;
@@ -52,8 +52,8 @@ static size_t bytes_behind(struct request *r) {
     return bev ? evbuffer_get_length(bufferevent_get_output(bev)) : 0;
 }
 
-/* A slot is not held by a client that has stopped reading: its answer is computed to its end as any other, and ends
- * early when it is far behind. */
+/* A client that has stopped reading must not hold a slot: while others wait, its answer continues, and ends early
+ * when the client is too far behind. */
 void streams_yield(struct server *server) {
     for (struct request *r = server->requests; r; r = r->next) {
         const size_t behind = bytes_behind(r);
@@ -68,8 +68,8 @@ void streams_yield(struct server *server) {
 enum { MAX_PARTS = 4 };
 
 /* Writes a chunk to the socket directly while nothing else is waiting to be sent, which saves the round trip through
- * the event loop. Returns false when libevent has to send it. Bytes that the socket did not take are left to
- * libevent. */
+ * the event loop. Returns false if libevent must send it. libevent sends the bytes that the socket did not
+ * accept. */
 static bool send_directly(struct request *r, const struct iovec *parts, int n, size_t length) {
     struct bufferevent *bev = bufferevent_of(r->http);
     if (!bev || !r->chunked || r->served->server->tls || evbuffer_get_length(bufferevent_get_output(bev)) > 0)
@@ -108,7 +108,7 @@ void stream_send_collected(struct request *r) {
     if (r->http && length > 0) send_or_queue(r, &(struct iovec){r->unsent, length}, 1, length);
 }
 
-/* While pieces are handled, their text is collected, so that a connection gets it as one chunk. */
+/* While pieces are handled, their text is collected and sent as one chunk per connection. */
 static void send_chunk(struct request *r, const struct iovec *parts, int n) {
     size_t length = 0;
     for (int i = 0; r->recording && i < n; i++) recording_add(r, parts[i].iov_base, parts[i].iov_len);

@@ -1,7 +1,7 @@
-/* Guards connections before their requests are whole. libevent buffers a body before it calls anybody, so this reads
- * along: it refuses large bodies without a valid key at their headers, bodies that differ in length by who reads
- * them, bodies beyond what all together may take, and requests that take too long to arrive; and it limits the number
- * of connections. */
+/* Guards connections until their requests are complete. libevent buffers a whole body before it calls a handler, so
+ * this file parses incoming bytes as they arrive. It refuses large bodies without a valid key at their headers,
+ * bodies of ambiguous length (request smuggling), bodies beyond the common limit, and requests that take too long to
+ * arrive; and it limits the number of connections. */
 #include "serve/http/guard.h"
 
 #include "serve/http/http.h"
@@ -17,11 +17,11 @@
 #include <unistd.h>
 
 enum {
-    LINE_KEPT = 2048,        /* bytes of a line that are looked at */
+    LINE_KEPT = 2048,        /* bytes of a line that are parsed */
     FREE_BODY = 64 * 1024,   /* bytes of a body that need no key: the handlers refuse them in the form of their API */
-    BYTES_A_SECOND = 65536,  /* a body may take a second for each, beside the timeout */
-    GOODBYE_NS = 2000000000, /* for which what a refused client still sends is thrown away */
-    TRIM_AFTER = 8 << 20,    /* bytes of bodies that have ended, after which memory is given back to the system */
+    BYTES_A_SECOND = 65536,  /* bytes of a body per second of additional time beyond the timeout */
+    GOODBYE_NS = 2000000000, /* time for which bytes of a refused client are discarded */
+    TRIM_AFTER = 8 << 20,    /* bytes of finished bodies after which memory is returned to the system */
 };
 
 enum reading { IN_FIRST_LINE, IN_HEADERS, IN_BODY, IN_CHUNK_LINE, IN_CHUNK, IN_TRAILERS, REFUSED };
@@ -29,16 +29,16 @@ enum reading { IN_FIRST_LINE, IN_HEADERS, IN_BODY, IN_CHUNK_LINE, IN_CHUNK, IN_T
 struct guard {
     struct guard *next, *previous;
     struct server *server;
-    struct bufferevent *bev; /* with a reference of our own, so that its end can be seen */
+    struct bufferevent *bev; /* with our own reference, to detect its end */
     struct event *drain;     /* of a refused connection */
     enum reading reading;
     char line[LINE_KEPT];
-    size_t length; /* of the line, which may exceed what is kept */
+    size_t length; /* length of the line, which may exceed the stored part */
     bool has_body, chunked, has_length, has_key;
     uint64_t announced, left; /* bytes of the body, of the body or chunk */
-    uint64_t held;            /* bytes of the last body, which its request may still hold */
+    uint64_t held;            /* bytes of the last body, which may still be in use by its request */
     uint64_t accepted;        /* 0: a request has begun since */
-    uint64_t begun;           /* when the request began to arrive; 0: none does */
+    uint64_t begun;           /* when the request began to arrive; 0: none is arriving */
     bool is_client;           /* it has sent a whole request */
     uint64_t goodbye;         /* when a refused connection ends at the latest */
     int code;                 /* of the refusal */
@@ -51,7 +51,7 @@ static void refuse(struct guard *g, int code, const char *why) {
     g->code = code;
     g->why = why;
     g->goodbye = tn_time_ns() + GOODBYE_NS;
-    /* libevent shall not see what has just arrived; it still sees the connection's end. */
+    /* Hides the bytes that have just arrived from libevent; it still sees the end of the connection. */
     bufferevent_event_cb on_event;
     void *own;
     bufferevent_getcb(g->bev, NULL, NULL, &on_event, &own);
@@ -75,8 +75,7 @@ static void hold_bytes(struct guard *g, uint64_t bytes) {
     if (g->held > FREE_BODY && !g->has_key)
         refuse(g, 401, "missing or invalid API key; send the header Authorization: Bearer KEY");
     else if (all->held > all->max_held && g->held > FREE_BODY)
-        refuse(g, 503,
-               "other requests' bodies take all the memory that is set aside for them (--max-bodies); try again");
+        refuse(g, 503, "bodies of other requests use all the memory reserved for bodies (--max-bodies); try again");
 }
 
 static void request_begins(struct guard *g) {
@@ -109,7 +108,7 @@ static void end_headers(struct guard *g) {
         request_is_whole(g);
 }
 
-/* A number of digits alone in the given base, or false. */
+/* Parses a number that consists only of digits in the given base; otherwise false. */
 static bool read_length(const char *text, int base, const char *ends, uint64_t *out) {
     char *end;
     const size_t n = strspn(text, base == 10 ? "0123456789" : "0123456789abcdefABCDEF");
@@ -158,7 +157,7 @@ static void end_line(struct guard *g) {
             end_headers(g);
         break;
     case IN_CHUNK_LINE:
-        if (!n) break; /* the end of the chunk before */
+        if (!n) break; /* the end of the previous chunk */
         if (!read_length(g->line, 16, "; \t", &g->left))
             refuse(g, 400, "a chunk begins with its length");
         else
@@ -171,7 +170,7 @@ static void end_line(struct guard *g) {
     }
 }
 
-/* Takes the bytes that have arrived; they stay where they are for libevent. */
+/* Parses the bytes that have arrived; they stay in the buffer for libevent. */
 static void read_along(struct guard *g, const char *bytes, size_t size) {
     while (size && g->reading != REFUSED) {
         if (g->reading == IN_BODY || g->reading == IN_CHUNK) {
@@ -232,7 +231,7 @@ static void guard_free(struct guard *g) {
     struct guards *all = &g->server->guards;
     struct evbuffer *input = bufferevent_get_input(g->bev);
     release_body(g);
-    /* Now, as the bufferevent is freed later, after memory was given back. */
+    /* Frees the input now, because the bufferevent is freed only after memory was returned to the system. */
     evbuffer_remove_cb(input, on_input, g);
     evbuffer_drain(input, evbuffer_get_length(input));
     if (g->drain) event_free(g->drain);
@@ -243,7 +242,7 @@ static void guard_free(struct guard *g) {
     tn_free(g);
 }
 
-/* libevent has freed its connection: it takes its callbacks with it. */
+/* libevent has freed its connection, with its callbacks. */
 static bool has_ended(const struct guard *g) {
     bufferevent_event_cb on_event;
     bufferevent_getcb(g->bev, NULL, NULL, &on_event, NULL);
@@ -283,8 +282,8 @@ static void say_why(struct guard *g) {
     if (!g->drain || event_add(g->drain, NULL) != 0) g->goodbye = 0;
 }
 
-/* A refused client gets the reason; what it still sends is thrown away, so that it can read it. Then libevent finds
- * the connection at its end and frees it. */
+/* A refused client gets the reason; further bytes from it are discarded, so that it can read the reply. Then
+ * libevent sees the end of the connection and frees it. */
 static void see_off(struct guard *g, uint64_t now) {
     const evutil_socket_t fd = bufferevent_getfd(g->bev);
     if (g->why)
@@ -298,7 +297,7 @@ static void see_off(struct guard *g, uint64_t now) {
         shutdown(fd, SHUT_WR);
 }
 
-/* Seconds for a request to arrive as a whole. */
+/* Seconds for a request to arrive completely. */
 static uint64_t time_to_arrive(const struct guard *g) {
     const uint64_t bytes = g->chunked ? g->held : g->announced;
     return (uint64_t)(g->server->timeout * 1e9) + bytes * 1000000000u / BYTES_A_SECOND;

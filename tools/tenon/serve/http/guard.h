@@ -1,4 +1,4 @@
-/* Connections: their number, what their bodies take, and TLS (guard.c, tls.c). */
+/* Connections: their number, the memory of their bodies, and TLS (guard.c, tls.c). */
 #ifndef TENON_SERVE_GUARD_H
 #define TENON_SERVE_GUARD_H
 
@@ -13,7 +13,7 @@ struct bufferevent *guard_connection(struct event_base *base, void *user);
 void guards_tick(struct server *server, struct evconnlistener *listener);
 void guards_free(struct server *server); /* after evhttp_free() */
 
-/* TLS by OpenSSL, which is loaded when it is asked for. An exit code. */
+/* TLS with OpenSSL, which is loaded on demand. Returns an exit code. */
 int tls_start(const char *key_file, const char *certificate_file, struct tls **out);
 struct bufferevent *tls_accept(struct tls *tls, struct event_base *base); /* NULL without memory */
 void tls_stop(struct tls *tls);

@@ -1,4 +1,4 @@
-/* What the files of the HTTP side share: request.c, event_stream.c, reply.c and routes.c. */
+/* Declarations shared by the files of http/: request.c, event_stream.c, reply.c and routes.c. */
 #ifndef TENON_SERVE_HTTP_H
 #define TENON_SERVE_HTTP_H
 
@@ -8,8 +8,8 @@ void on_request(struct evhttp_request *http, void *user); /* evhttp's callback; 
 /* Prefixes are shared by requests of the same API key, or by all. */
 uint64_t prefix_key(const struct server *server, struct evhttp_request *http);
 bool key_is_valid(const struct server *server, const char *key);
-void take_pieces(struct served *served);   /* handles what the engine has produced since the last call */
-void ping_requests(struct server *server); /* sends comments to event streams that are silent */
+void take_pieces(struct served *served);   /* handles the engine's output since the last call */
+void ping_requests(struct server *server); /* sends comments to idle event streams */
 void cancel_requests(struct server *server);
 void streams_yield(struct server *server); /* ten times a second: clients that do not read hold no slots */
 
@@ -19,18 +19,19 @@ void request_detach(struct request *request); /* before the last response; the c
 /* Whether scripts of this web site may read answers (--cors-origins). */
 bool origin_allowed(const struct server *server, const char *origin);
 bool host_is_loopback(const char *host);
-/* recording.c: begin (where the client asks for it), add to and end the recording of an event stream. */
+/* recording.c: begin (if the client requests it), add to and end the recording of an event stream. */
 void recording_begin(struct request *request);
 void recording_add(struct request *request, const void *bytes, size_t length);
 void recording_end(struct request *request);
 void recordings_free(struct server *server);
 void request_cancel(struct request *request);
-/* Runs a handler beside the HTTP thread (prepare.c); `body` NULL: it is parsed there, too. False: there is no memory,
- * or there are no such threads. */
+/* Runs a handler on another thread (prepare.c); `body` NULL: that thread parses it. False: out of memory, or there
+ * are no such threads. */
 bool prepare_request(struct served *served, struct evhttp_request *http, handler *handle, json_t *body, bool is_list);
 bool preparers_start(struct server *server);
 void preparers_stop(struct server *server);
-/* On such a thread: note what is to be sent or submitted, and return true. False on the HTTP thread. */
+/* On such a thread: records the response to send or the request to submit, and returns true. False on the HTTP
+ * thread. */
 bool prepare_reply(int code, const char *type, const void *text, size_t length);
 bool prepare_submit(struct request *request);
 json_t *parse_body(struct server *server, struct evhttp_request *http, const char *bytes, size_t length,

@@ -1,9 +1,10 @@
-/* Preparing requests beside the HTTP thread: reading JSON, rendering templates, tokenizing, compiling grammars.
+/* Preparing requests on threads other than the HTTP thread: parsing JSON, rendering templates, tokenizing, compiling
+ * grammars.
  *
- * The HTTP thread hands a request and its body to one of two threads: one for small bodies, one for large ones, so
- * that a large request delays other large ones only. There the handler runs as it would on the HTTP thread, except
- * that what it answers or submits is noted and done by the HTTP thread afterwards. Until then the HTTP thread does
- * not touch the evhttp_request; it only learns that the client has gone. */
+ * The HTTP thread passes a request and its body to one of two threads, one for small and one for large bodies, so
+ * that a large request delays only other large ones. The handler runs there as on the HTTP thread, except that its
+ * response or submission is recorded and executed by the HTTP thread afterwards. Until then the HTTP thread does not
+ * touch the evhttp_request, except to note that the client has disconnected. */
 #include "serve/http/http.h"
 
 #include <event2/buffer.h>
@@ -24,7 +25,7 @@ struct preparation {
     char *bytes;
     size_t size;
     bool is_list;
-    bool closed; /* the client has gone */
+    bool closed; /* the client has disconnected */
     /* The outcome: a response, or a request to submit. */
     int code;
     const char *type;
@@ -43,7 +44,7 @@ struct preparer {
     bool stopping, started;
 };
 
-/* What the current thread prepares; NULL on the HTTP thread. */
+/* The request that the current thread prepares; NULL on the HTTP thread. */
 static _Thread_local struct preparation *current;
 
 bool prepare_reply(int code, const char *type, const void *text, size_t length) {
@@ -75,7 +76,7 @@ static void run_preparation(struct preparation *p) {
 
 static void *preparer_thread(void *user) {
     struct preparer *t = user;
-    /* Large requests may take long: they leave the processor to the engine. */
+    /* Large requests may take long, so their thread has a lower priority than the engine. */
     if (t != t->server->preparers) setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10);
     pthread_mutex_lock(&t->lock);
     for (;;) {
@@ -165,7 +166,7 @@ bool prepare_request(struct served *served, struct evhttp_request *http, handler
     p->body = json_incref(body);
     if (!body) evbuffer_copyout(input, p->bytes, size);
     p->size = size;
-    evbuffer_drain(input, size); /* it is needed no more, and answers may take long */
+    evbuffer_drain(input, size); /* no longer needed, and answers may take long */
     served->n_alive++;
     watch_close(server, http, on_preparation_close, p);
     pthread_mutex_lock(&t->lock);

@@ -1,5 +1,5 @@
-/* Event streams that a client can come back to: a request with the header X-Conversation-Id is recorded, goes on when
- * its client has gone, and GET /v1/stream?conv_id=ID&from=BYTE returns what was sent. Everything here runs on the
+/* Event streams that a client can resume: a request with the header X-Conversation-Id is recorded, continues when its
+ * client disconnects, and GET /v1/stream?conv_id=ID&from=BYTE returns the recorded bytes. Everything here runs on the
  * HTTP thread. */
 #include "serve/http/http.h"
 
@@ -14,7 +14,7 @@ enum { MAX_RECORDINGS = 32, MAX_RECORDED = 1 << 20 };
 struct recording {
     struct recording *next;
     char id[512];
-    uint64_t key;         /* of the client: others do not get it */
+    uint64_t key;         /* the client's key: other keys have no access */
     struct request *live; /* NULL: it has ended */
     tn_text bytes;
 };
@@ -42,7 +42,7 @@ void recording_begin(struct request *r) {
     const char *id = evhttp_find_header(evhttp_request_get_input_headers(r->http), "X-Conversation-Id");
     if (!id || !*id || strlen(id) >= sizeof server->recordings->id) return;
     struct recording **at = recording_at(server, id, r->key), *one = tn_calloc(1, sizeof *one);
-    if (!one) return; /* without memory it is a stream like any other */
+    if (!one) return; /* without memory the stream is not recorded */
     if (*at) recording_remove(at);
     snprintf(one->id, sizeof one->id, "%s", id);
     one->key = r->key;
@@ -95,7 +95,7 @@ void serve_recording(struct served *served, struct evhttp_request *http, json_t 
                    one->bytes.bytes ? one->bytes.bytes + from : "", one->bytes.length - from);
         return;
     }
-    problem_set(&problem, one ? 400 : 404, one ? "the stream is not that long" : "there is no such stream");
+    problem_set(&problem, one ? 400 : 404, one ? "`from` is beyond the end of the stream" : "unknown stream");
     reply_problem(served->server, http, &problem);
 }
 
@@ -105,7 +105,7 @@ void serve_recording_stop(struct served *served, struct evhttp_request *http, js
     struct recording **at = queried(served->server, http, &from);
     (void)body;
     if (!*at) {
-        problem_set(&problem, 404, "there is no such stream");
+        problem_set(&problem, 404, "unknown stream");
         reply_problem(served->server, http, &problem);
         return;
     }

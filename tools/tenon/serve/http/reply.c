@@ -67,7 +67,7 @@ json_t *problem_json(const struct problem *problem) {
 
 /* ---- Responses ---- */
 
-/* Whether `host`, maybe followed by a port, is a name of this machine for itself. */
+/* Whether `host`, optionally with a port, is a name of the local machine. */
 static bool is_loopback(const char *host, size_t length) {
     static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -149,7 +149,7 @@ void reply_json(struct server *server, struct evhttp_request *http, int code, js
     free(text);
 }
 
-/* Anthropic's clients expect errors in a form of their own. */
+/* Anthropic's clients expect another form of errors. */
 static json_t *anthropic_problem(const struct problem *problem) {
     const char *type = problem->code == 503   ? "overloaded_error"
                        : problem->code >= 500 ? "api_error"

@@ -1,4 +1,4 @@
-/* Requests and their connections: from the handler that makes them to the last piece that the engine sends. */
+/* Requests and their connections: from the handler that creates them to the last piece of output from the engine. */
 #include "serve/http/http.h"
 
 #include <event2/buffer.h>
@@ -27,7 +27,7 @@ struct request *request_new(struct served *served, struct evhttp_request *http, 
     return r;
 }
 
-/* Only requests that the engine has are in the list. */
+/* The list has only requests that were submitted to the engine. */
 static void link_request(struct request *r) {
     struct server *server = r->served->server;
     r->next = server->requests;
@@ -240,9 +240,10 @@ static void handle_piece(struct piece *p) {
     if (p->finish && ++r->n_done == r->n_jobs) end_request(r);
 }
 
-/* With many clients, sending every token as its own chunk takes time from the engine. So after a round of sending the
- * engine waits 29 times as long as it took before it wakes this thread again: sending then takes a thirtieth of the
- * time. The wait is at most 30 ms, too short to notice, and is skipped with few clients or below 2 ms. */
+/* With many clients, sending every token as a separate chunk takes processor time from the engine. After a round of
+ * sending, the engine therefore waits 29 times as long as that took before it wakes this thread again: sending then
+ * takes a thirtieth of the time. The wait is at most 30 ms, too short to notice, and is skipped with few clients or
+ * below 2 ms. */
 void take_pieces(struct served *served) {
     enum { MANY_CLIENTS = 8, PAUSE_FACTOR = 29, SHORTEST_PAUSE_NS = 2000000, LONGEST_PAUSE_NS = 30000000 };
     struct server *server = served->server;

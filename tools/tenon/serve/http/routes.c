@@ -6,7 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* What a request needs: nothing, the name of a model, one that is already loaded, any, or one that generates text. */
+/* The model that a route needs: none, a known name, one that is already loaded, any loaded model, or one that
+ * generates text. */
 enum route_need { NEEDS_NOTHING, NEEDS_NAME, NEEDS_LOADED, NEEDS_MODEL, NEEDS_GENERATOR };
 
 struct route {
@@ -107,7 +108,7 @@ static bool has_valid_key(const struct server *server, struct evhttp_request *ht
     return !server->n_keys || (key && key_is_valid(server, key));
 }
 
-/* Browsers keep the files, but ask each time whether they are still the same. */
+/* Browsers cache the files, but revalidate them each time. */
 static bool serve_web_ui(struct server *server, struct evhttp_request *http, const char *path) {
     for (size_t i = 0; i < n_web_files; i++) {
         const struct web_file *file = &web_files[i];
@@ -189,14 +190,14 @@ static void dispatch_request(struct server *server, struct evhttp_request *http,
     if (problem.code) reply_problem(server, http, &problem);
 }
 
-/* What other web sites could make a browser send: it must not do anything here, also without a key. */
+/* Rejects requests that other web sites could make a browser send, even without a key. */
 static bool is_forged(const struct server *server, struct evhttp_request *http, struct problem *problem) {
     struct evkeyvalq *in = evhttp_request_get_input_headers(http);
     const enum evhttp_cmd_type method = evhttp_request_get_command(http);
     const char *origin = evhttp_find_header(in, "Origin"), *host = evhttp_find_header(in, "Host");
     const char *type = evhttp_find_header(in, "Content-Type");
     const bool changes = method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD && method != EVHTTP_REQ_OPTIONS;
-    /* A page of this server, under the name by which the browser knows it. */
+    /* Whether the origin is a page of this server, under the host name that the browser used. */
     const char *own = origin ? strstr(origin, "://") : NULL;
     const bool same = own && host && strcasecmp(own + 3, host) == 0;
     if (server->loopback && host && !host_is_loopback(host) && strcmp(server->origins, "*") != 0)
@@ -247,7 +248,7 @@ void on_request(struct evhttp_request *http, void *user) {
         return;
     }
     if (strcmp(path, "/cors-proxy") == 0) {
-        problem_set(&problem, 403, "this server forwards no requests to others");
+        problem_set(&problem, 403, "this server is not a proxy");
         reply_problem(server, http, &problem);
         return;
     }
@@ -264,7 +265,7 @@ void on_request(struct evhttp_request *http, void *user) {
     json_t *body = NULL;
     /* Erasing a slot takes no body. */
     bool empty = is_slot && evbuffer_get_length(evhttp_request_get_input_buffer(http)) == 0;
-    /* With one model, bodies need not be read to know which model they name. */
+    /* With one model, the field `model` of the body does not matter, so it need not be parsed here. */
     const bool later = route->need >= NEEDS_MODEL && !server->on_demand && server->preparers && !server->stopping &&
                        atomic_load(&server->models[0]->phase) == PHASE_READY;
     if (route->method == EVHTTP_REQ_POST && !later) {

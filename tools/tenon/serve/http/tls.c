@@ -1,4 +1,4 @@
-/* TLS of the server by OpenSSL and libevent_openssl, which are loaded when it is asked for. */
+/* TLS with OpenSSL and libevent_openssl, which are loaded on demand. */
 #include "serve/http/guard.h"
 
 #include "cli/cli.h"
@@ -87,7 +87,7 @@ struct bufferevent *tls_accept(struct tls *tls, struct event_base *base) {
         ssl ? lib.bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE)
             : NULL;
     if (ssl && !bev) lib.SSL_free(ssl);
-    /* Clients that end a connection without saying so are usual; lengths tell whether a message is whole. */
+    /* Many clients close a connection without close_notify; lengths show whether a message is complete. */
     if (bev) lib.bufferevent_openssl_set_allow_dirty_shutdown(bev, 1);
     return bev;
 }
@@ -102,7 +102,7 @@ void tls_stop(struct tls *tls) {
 
 int tls_start(const char *key_file, const char *certificate_file, struct tls **out) {
     (void)key_file, (void)certificate_file, (void)out;
-    return fail("this build has no TLS: libssl-dev was missing when it was made");
+    return fail("this build has no TLS: libssl-dev was missing when it was built");
 }
 struct bufferevent *tls_accept(struct tls *tls, struct event_base *base) {
     (void)tls, (void)base;

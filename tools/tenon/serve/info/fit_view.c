@@ -1,6 +1,6 @@
-/* POST /fit: what a model of the server, or one of which only the shape is known, would take with other settings, and
- * whether that fits on the devices when no other model is loaded. A thread plans it, one request at a time; until the
- * plan is made the answer is 202. */
+/* POST /fit: the memory of a model of the server, or of a shape, with other settings, and whether it fits on the
+ * devices when no other model is loaded. A thread makes the plans, one at a time; until a plan is ready the answer is
+ * 202. */
 #include "serve/serve.h"
 
 #include "engine/loaded_model.h"
@@ -16,7 +16,7 @@
 struct fit_work {
     pthread_t thread;
     /* Constant while the thread runs. */
-    char *asked; /* the request, to recognise it */
+    char *asked; /* the request, to recognise a repetition */
     char path[4096];
     char *arch, *shape, *weights; /* shape NULL: the model is the file at `path` */
     tn_session_params params;
@@ -60,7 +60,7 @@ static json_t *fit_json(tn_session_plan *plan, const tn_model_info *info) {
     return answer;
 }
 
-/* Opens the model; for a shape that of a file without data, which lasts no longer than this call. */
+/* Opens the model; for a shape, from a file without data that exists only during this call. */
 static tn_status open_fit_model(struct fit_work *w, tn_model **model) {
     if (!w->shape) return tn_model_open(w->path, NULL, model);
     const char *folder = getenv("TMPDIR");
@@ -131,7 +131,7 @@ static bool read_shape(json_t *body, struct fit_work *w, struct problem *problem
     return (w->shape && w->arch && w->weights) || problem_set(problem, 500, "out of memory");
 }
 
-/* The server's own parameters, with what the request changes. */
+/* The server's own parameters, with the changes of the request. */
 static bool fill_fit(const struct served *served, json_t *body, struct fit_work *w, struct problem *problem) {
     const struct server *server = served->server;
     tn_session_params *p = &w->params;
@@ -147,7 +147,7 @@ static bool fill_fit(const struct served *served, json_t *body, struct fit_work 
     p->n_ctx = (int32_t)ctx;
     p->n_gpu_layers = (int32_t)layers;
     p->n_threads = server->threads.n_threads;
-    p->assume_free = true; /* the model in use makes room */
+    p->assume_free = true; /* as if the loaded model were unloaded */
     p->n_adapters = p->n_controls = 0;
     p->abort = fit_cancelled;
     p->user = w;
@@ -193,7 +193,8 @@ void serve_fit(struct served *served, struct evhttp_request *http, json_t *body)
     w = server->fit;
     if (problem.code) {
         reply_problem(server, http, &problem);
-    } else if (!w || !atomic_load(&w->done)) { /* this request's or an earlier one's: the client asks again */
+    } else if (!w || !atomic_load(&w->done)) { /* this request's plan or an earlier one's is being made: the client
+                                                  repeats the request */
         reply_json(server, http, 202, json_pack("{s:s}", "status", "planning"));
     } else if (!w->answer) {
         problem_set(&problem, 400, "%s", w->error);

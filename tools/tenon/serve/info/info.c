@@ -92,7 +92,7 @@ void serve_models(struct served *served, struct evhttp_request *http, json_t *bo
     if (query_is(http, "reload", "1")) models_reload(server);
     for (size_t i = 0; i < server->n_models; i++)
         if (!server->models[i]->hidden) json_array_append_new(list, model_json(server->models[i]));
-    /* "models" is the form of Ollama's list, for clients that ask here for it. */
+    /* "models" has the form of Ollama's list, which some clients expect here. */
     json_t *names = json_array(), *one;
     size_t i;
     json_array_foreach(list, i, one) json_array_append_new(

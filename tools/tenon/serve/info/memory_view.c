@@ -1,4 +1,4 @@
-/* GET /memory: what the web UI's memory view draws. */
+/* GET /memory: the data of the web UI's memory view. */
 #include "serve/serve.h"
 
 #include "engine/loaded_model.h"
@@ -92,7 +92,8 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
         (json_int_t)v->stats.generated_ns, "plans_reused", (json_int_t)v->stats.sched.plans_reused, "waiting",
         served->n_queued + served->n_embed_queued, "moved_aside", (json_int_t)v->n_stalls, "context_shifts",
         (json_int_t)v->n_shifts);
-    /* The tree takes a comparison of all prefixes, so the engine makes it only for those who look: for the next time.
+    /* The tree needs a comparison of all prefixes, so the engine makes it only on request: this request triggers it
+     * for the next one.
      */
     served->tree_wanted = served->state_wanted = true;
     pthread_cond_signal(&served->wake);

@@ -60,7 +60,7 @@ VALUE(plans_reused, v->stats.sched.plans_reused)
 VALUE(prompt_cached, v->n_prompt_cached)
 VALUE(tokens_max, v->n_tokens_max)
 VALUE(busy_per_decode, v->n_decodes ? (double)v->n_busy_sum / (double)v->n_decodes : 0)
-/* Since the metrics were last read. */
+/* Since the last scrape. */
 VALUE(recent_prompt_rate, rate_of(v->n_prompt - m->scraped.n_prompt, v->prompt_seconds - m->scraped.prompt_seconds))
 VALUE(recent_predicted_rate,
       rate_of(v->n_predicted - m->scraped.n_predicted, v->predicted_seconds - m->scraped.predicted_seconds))
@@ -81,9 +81,9 @@ static const struct metric metrics[] = {
     {"kv_cache_tokens", GAUGE, "KV cache cells in use.", cache_cells, BOTH},
     {"prefixes_kept", GAUGE, "Conversations kept for later requests.", prefixes_kept, OURS},
     {"prefix_cells", GAUGE, "KV cache cells that only kept conversations use.", prefix_cells, OURS},
-    {"prefix_tokens_asked_total", COUNTER, "Prompt tokens looked for in the KV cache.", prefix_asked, OURS},
+    {"prefix_tokens_asked_total", COUNTER, "Prompt tokens looked up in the KV cache.", prefix_asked, OURS},
     {"prefix_tokens_taken_total", COUNTER, "Prompt tokens taken from the KV cache.", prefix_taken, OURS},
-    {"prefixes_evicted_total", COUNTER, "Kept conversations that made room for others.", prefixes_evicted, OURS},
+    {"prefixes_evicted_total", COUNTER, "Kept conversations evicted from the KV cache.", prefixes_evicted, OURS},
     {"cache_ram_limit_bytes", GAUGE, "Host memory for kept conversations.", tier_host_limit, OURS},
     {"cache_ram_bytes", GAUGE, "Host memory that kept conversations use.", tier_host_bytes, OURS},
     {"cache_ram_tokens_taken_total", COUNTER, "Prompt tokens taken from host memory.", tier_host_tokens, OURS},
@@ -92,13 +92,12 @@ static const struct metric metrics[] = {
     {"cache_disk_bytes", GAUGE, "Bytes of kept conversations on disk.", tier_disk_bytes, OURS},
     {"cache_disk_tokens_taken_total", COUNTER, "Prompt tokens taken from disk.", tier_disk_tokens, OURS},
     {"cache_disk_blocks_stored_total", COUNTER, "Blocks of 32 tokens written to disk.", tier_disk_stored, OURS},
-    {"cache_blocks_dropped_total", COUNTER, "Blocks that no tier had room for.", tier_dropped, OURS},
+    {"cache_blocks_dropped_total", COUNTER, "Blocks that did not fit in any tier.", tier_dropped, OURS},
     {"cache_disk_failures_total", COUNTER, "Blocks that could not be written to disk.", tier_disk_failed, OURS},
     {"prefix_hits_total", COUNTER, "Prompts that began with cached tokens.", prefix_hits, OURS},
     {"prefix_misses_total", COUNTER, "Prompts that did not.", prefix_misses, OURS},
-    {"requests_moved_aside_total", COUNTER, "Times that a request made room for others and went on later.", stalls,
-     OURS},
-    {"context_shifts_total", COUNTER, "Times that a request filled its context and went on.", shifts, OURS},
+    {"requests_moved_aside_total", COUNTER, "Times that a request was preempted and resumed later.", stalls, OURS},
+    {"context_shifts_total", COUNTER, "Context shifts of requests that filled their context.", shifts, OURS},
     {"requests_total", COUNTER, "Requests for text accepted.", requests, OURS},
     {"requests_processing", GAUGE, "Busy slots.", processing, BOTH},
     {"requests_deferred", GAUGE, "Requests waiting for a slot.", deferred, BOTH},
@@ -109,10 +108,10 @@ static const struct metric metrics[] = {
     {"predicted_tokens_seconds", GAUGE, "Tokens generated per second since the last scrape.", recent_predicted_rate,
      THEIRS},
     {"spec_decode_num_drafts_total", COUNTER, "Steps with guessed tokens.", guess_steps, BOTH},
-    {"spec_decode_num_draft_tokens_total", COUNTER, "Tokens guessed and checked.", guessed, BOTH},
-    {"spec_decode_num_accepted_tokens_total", COUNTER, "Guessed tokens that were right.", guesses_accepted, BOTH},
+    {"spec_decode_num_draft_tokens_total", COUNTER, "Guessed tokens that were verified.", guessed, BOTH},
+    {"spec_decode_num_accepted_tokens_total", COUNTER, "Guessed tokens that were accepted.", guesses_accepted, BOTH},
     {"spec_decode_seconds_total", COUNTER, "Time spent guessing.", guess_seconds, OURS},
-    {"spec_decode_saved_seconds", GAUGE, "Time that guesses have saved, by estimate.", guess_saved, OURS},
+    {"spec_decode_saved_seconds", GAUGE, "Estimated time saved by guessed tokens.", guess_saved, OURS},
     {"plans_made_total", COUNTER, "Memory plans made.", plans_made, OURS},
     {"plans_reused_total", COUNTER, "Runs that reused a plan.", plans_reused, OURS},
 };
@@ -218,7 +217,7 @@ void serve_metrics(struct served *served, struct evhttp_request *http, json_t *b
     if (!server->show_metrics)
         problem_set(&problem, 501, "metrics are off; start the server with --metrics");
     else if (served->sleeping && !server->on_demand) {
-        /* What was measured before it fell asleep; rates are reported once. */
+        /* Metrics from before the model was unloaded for inactivity; rates are reported once. */
         text = served->last_metrics[0] ? served->last_metrics[0] : strdup(served->last_metrics[1]);
         served->last_metrics[0] = NULL;
     } else

@@ -1,5 +1,5 @@
-/* What clients change beside requests: POST /slots/ID?action=save|restore|erase saves the cached tokens of a slot to
- * a file, restores or erases them; POST /lora-adapters sets the scales of adapters for later requests. */
+/* State that clients can change: POST /slots/ID?action=save|restore|erase saves the cached tokens of a slot to a
+ * file, restores or erases them; POST /lora-adapters sets the scales of adapters for later requests. */
 #include "serve/serve.h"
 
 #include <event2/keyvalq_struct.h>
@@ -98,8 +98,7 @@ bool scales_read(const struct served *served, json_t *list, float *scales, struc
             return false;
         if (id < 0 || isnan(scale)) return problem_set(problem, 400, "adapters are given as {id, scale}");
         if ((size_t)id >= n)
-            return problem_set(problem, 400, "there is no adapter %lld; GET /lora-adapters lists them",
-                               (long long)id);
+            return problem_set(problem, 400, "unknown adapter %lld; GET /lora-adapters lists them", (long long)id);
         read[id] = (float)scale;
     }
     memcpy(scales, read, sizeof read);

@@ -1,5 +1,5 @@
-/* GET /frontier.svg: memory against predicted speed of other choices than the one in use. Planning them takes a
- * second or more, so a thread does it when the picture is first asked for; until it is ready the answer is 202. */
+/* GET /frontier.svg: memory against predicted speed of alternatives to the current choice. Planning them takes
+ * a second or more, so a thread does it on the first request; until it is ready the answer is 202. */
 #include "serve/serve.h"
 
 #include "engine/budget_options.h"
@@ -70,7 +70,7 @@ static tn_status draw_choices(struct frontier_work *w, const tn_budget_ladder *l
     return TN_OK;
 }
 
-/* Choices differ in the layers on the host, so that all devices must be measured. */
+/* Choices differ in the layers on the host, so all devices must have been measured. */
 static tn_status check_speeds(const tn_session_params *p) {
     tn_device *device;
     tn_device_speed speed;
@@ -90,7 +90,7 @@ static void *plan_choices(void *user) {
     tn_budget_ladder ladder;
     struct frontier_mark mark = {0};
     speed_cache_load();
-    w->params.n_adapters = w->params.n_controls = 0; /* they belong to the model that is served */
+    w->params.n_adapters = w->params.n_controls = 0; /* they belong to the loaded model */
     tn_status status = check_speeds(&w->params);
     if (status == TN_OK) status = tn_model_open(w->path, NULL, &model);
     if (status == TN_OK) {

@@ -1,4 +1,4 @@
-/* Which models there are: the files of a folder, the sections of a file of presets, and what was downloaded. */
+/* The list of models: the files of a folder, the sections of a preset file, and downloads. */
 #include "serve/models/catalog.h"
 
 #include "cli/text_input.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* A model that is known by this name is found again; else it is added. */
+/* Updates the model of this name, or adds it. */
 static struct served *note_model(struct server *server, const char *path, const char *name, const char *repo) {
     struct served *served = NULL;
     for (size_t i = 0; name && i < server->n_models && !served; i++)
@@ -50,7 +50,7 @@ static int scan_folder(struct server *server, const char *folder) {
 
 /* ---- Downloads ---- */
 
-/* The part of a file's name that says how it is quantized: "x-Q4_K_M.gguf" has Q4_K_M. */
+/* The quantization in a file's name: "x-Q4_K_M.gguf" has Q4_K_M. */
 static void quant_of(const char *path, char out[32]) {
     const char *name = strrchr(path, '/'), *from = name ? name + 1 : path, *best = NULL;
     size_t length = 0;
@@ -207,8 +207,8 @@ int models_find_all(struct server *server) {
     if (!code && server->use_cache) scan_cache(&scan);
     if (!code && presets) code = read_presets(server, presets);
     if (!code && scan.failed) code = fail_status(TN_E_NOMEM, "models");
-    if (!code && server->n_models == 0 && folder) code = fail("there are no GGUF files in %s", folder);
-    if (!code && server->n_models == 0) code = fail("there are no models to serve");
+    if (!code && server->n_models == 0 && folder) code = fail("no GGUF files in %s", folder);
+    if (!code && server->n_models == 0) code = fail("no models to serve");
     return code;
 }
 

@@ -1,5 +1,5 @@
-/* The models that a server offers: loaded when first requested, unloaded when another needs the memory, when there
- * are too many, or when nobody uses them. Everything here runs on the HTTP thread. */
+/* The models that a server offers: loaded on first request; unloaded when another needs the memory, when too many
+ * are loaded, or when idle. Everything here runs on the HTTP thread. */
 #include "serve/models/catalog.h"
 
 #include <stdlib.h>
@@ -101,14 +101,14 @@ static void on_waiting_close(struct evhttp_connection *connection, void *user) {
     (void)connection;
     if (p->http) evhttp_request_free(p->http);
     p->http = NULL;
-    /* Nobody is left who wants the model: it is not loaded. */
+    /* No request waits for the model any more: it is not loaded. */
     struct served *served = p->served;
     for (struct waiting_request *other = served->waiting; other; other = other->next)
         if (other->http) return;
     if (atomic_load(&served->phase) == PHASE_ABSENT) release_waiting(served, NULL);
 }
 
-/* Lets all waiting requests go on, or answers them with the problem. */
+/* Resumes all waiting requests, or answers them with the problem. */
 static void release_waiting(struct served *served, const struct problem *problem) {
     struct waiting_request *p = served->waiting;
     served->waiting = NULL;
@@ -148,8 +148,8 @@ static void unload(struct served *served) {
     engine_wake(served);
 }
 
-/* Whether one more model may be loaded. Where there are too many, an idle one goes first; loading goes on when it has
- * ended. */
+/* Whether one more model may be loaded. If there are too many, an idle one is unloaded first; loading continues
+ * afterwards. */
 static bool may_load(struct server *server) {
     int loaded = 0;
     if (server->models_max <= 0) return true;
@@ -164,7 +164,7 @@ static bool may_load(struct server *server) {
     return false;
 }
 
-/* Who has waited longest is loaded first. */
+/* The model that was requested first is loaded first. */
 static struct served *next_to_load(const struct server *server) {
     struct served *next = NULL;
     for (size_t i = 0; i < server->n_models; i++) {
@@ -187,7 +187,7 @@ static void load_next(struct server *server) {
             return;
         }
         struct problem problem = {0};
-        problem_set(&problem, 500, "%s could not be loaded: cannot start a thread", served->alias);
+        problem_set(&problem, 500, "cannot load %s: cannot start a thread", served->alias);
         served->wanted = false;
         release_waiting(served, &problem);
     }
@@ -260,7 +260,7 @@ static void forget_sleep(struct served *served) {
     }
 }
 
-/* The only model is unloaded when nobody has used it for a while. What can be read without it is kept. */
+/* The only model is unloaded after an idle time. Responses that do not need it are kept. */
 void models_tick(struct server *server) {
     struct served *served = server->n_models ? server->models[0] : NULL;
     if (server->on_demand || server->sleep_after <= 0 || !served || server->stopping || !is_idle(served)) return;
@@ -270,7 +270,8 @@ void models_tick(struct server *server) {
     json_object_set_new(served->props, "is_sleeping", json_true());
     served->last_metrics[0] = metrics_text(server);
     served->last_metrics[1] = metrics_text(server);
-    if (!served->props || !served->last_metrics[0] || !served->last_metrics[1]) return; /* no memory: it stays */
+    if (!served->props || !served->last_metrics[0] || !served->last_metrics[1])
+        return; /* out of memory: stays loaded */
     served->sleeping = true;
     unload(served);
 }
@@ -301,13 +302,13 @@ static void on_ended(struct served *served, int phase) {
     struct served *wanting = served->unloaded_for;
     struct problem problem = {0};
     if (phase == PHASE_FAILED && !server->on_demand && !served->sleeping) {
-        /* Requests that lost their ranks get their replies first. */
+        /* Requests that failed because a rank was lost get their replies first. */
         const struct timeval soon = {.tv_usec = server->net || served->last_used ? 300000 : 0};
         event_base_loopexit(server->base, &soon);
         return;
     }
     if (phase == PHASE_FAILED)
-        problem_set(&problem, served->status == TN_E_TOO_BIG ? 503 : 500, "%s could not be loaded: %s", served->alias,
+        problem_set(&problem, served->status == TN_E_TOO_BIG ? 503 : 500, "cannot load %s: %s", served->alias,
                     served->error);
     if (phase == PHASE_FAILED) served->wanted = false;
     if (server->loading == served) server->loading = NULL;

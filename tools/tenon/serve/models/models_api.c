@@ -173,7 +173,7 @@ void serve_models_download(struct served *any, struct evhttp_request *http, json
     reply_problem(server, http, &problem);
 }
 
-/* Removes the file that a link of the cache leads to, and the link. */
+/* Removes a link of the cache and the file that it points to. */
 bool models_delete(struct served *served, struct problem *problem) {
     char *target = realpath(served->path, NULL);
     if (!served->from_cache)
@@ -181,7 +181,7 @@ bool models_delete(struct served *served, struct problem *problem) {
     else if (served->has_thread || served->n_alive || served->waiting)
         problem_set(problem, 400, "the model is in use; unload it first");
     else if (!target || unlink(target) != 0 || (strcmp(target, served->path) != 0 && unlink(served->path) != 0))
-        problem_set(problem, 500, "the files of %s could not be removed", served->alias);
+        problem_set(problem, 500, "cannot remove the files of %s", served->alias);
     free(target);
     if (problem->code) return false;
     models_reload(served->server);
