@@ -43,7 +43,7 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     check "a rank that was not told to receive weights" '*' 'give all ranks the same options' \
         mpirun --allow-run-as-root --oversubscribe -n 1 "$tenon" $options --share-weights : -n 1 "$tenon" $options
 fi
-check "an unknown transport" 1 "no transport 'pigeons'" "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --net pigeons
+check "an unknown transport" 1 "unknown transport 'pigeons'" "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --net pigeons
 check "a missing model" 1 "missing.gguf" "$tenon" run "$work/missing.gguf" -p x -n 1 --ranks 2
 check "a plan of this machine's CPU, not measured" 1 "tenon devices --measure" env XDG_CACHE_HOME="$work" "$tenon" plan "$model" -c 128 --nodes "2x1x cpu; net=125M,latency=100us,prompt=100"
 check "a plan of machines" 0 "Fastest decode that fits: 1 rank" "$tenon" plan "$model" -c 128 --nodes "2x2x h200,link=450G; net=1M,latency=1s"

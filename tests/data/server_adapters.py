@@ -79,7 +79,7 @@ chat = call("/v1/chat/completions", {"messages": [{"role": "user", "content": "H
 assert chat["choices"], chat
 
 refused("/lora-adapters", {"id": 0}, "list")
-refused("/lora-adapters", [{"id": 7, "scale": 1}], "no adapter 7")
+refused("/lora-adapters", [{"id": 7, "scale": 1}], "unknown adapter 7")
 refused("/lora-adapters", [{"id": 0}], "scale")
 refused("/lora-adapters", [{"scale": 1}], "id")
 refused("/lora-adapters", [3], "id")

@@ -83,7 +83,7 @@ c_blocks CONTRIBUTING.md > "$work/command.c"
 
 # What the README says about llama.cpp's options is what their table shows.
 read -r honoured noted < <("$build/bin/tenon" help --flags | tr '\n' ' ' | sed -nE 's/.*rows ([0-9]+) are honoured.*command, ([0-9]+) are accepted.*/\1 \2/p')
-said=$(tr '\n' ' ' < README.md | sed -nE 's/.*about ([0-9]+) do here what they do there, about ([0-9]+) are accepted.*/\1 \2/p')
+said=$(tr '\n' ' ' < README.md | sed -nE 's/.*about ([0-9]+) work the same way, about ([0-9]+) are accepted.*/\1 \2/p')
 read -r said_honoured said_noted <<< "$said"
 { [ $((said_honoured - honoured)) -le 10 ] && [ $((honoured - said_honoured)) -le 10 ] && [ $((said_noted - noted)) -le 10 ] &&
     [ $((noted - said_noted)) -le 10 ]; } ||

@@ -111,9 +111,9 @@ static void missing_and_unknown_tensors(void **state) {
         {"output_norm.weight", "x.input_scale", "tensor 'output_norm.weight' is missing", TN_E_FORMAT},
         {"blk.1.ffn_gate.weight", "x.input_scale", "tensor 'blk.1.ffn_gate.weight' is missing", TN_E_FORMAT},
         {"blk.1.attn_v.weight", "x.input_scale", "tensor 'blk.1.attn_v.weight' is missing", TN_E_FORMAT},
-        {"blk.1.attn_q.weight", "blk.1.attn_w.weight", "'blk.1.attn_w.weight' is not known", TN_E_UNSUPPORTED},
+        {"blk.1.attn_q.weight", "blk.1.attn_w.weight", "unknown tensor 'blk.1.attn_w.weight'", TN_E_UNSUPPORTED},
         {"blk.1.attn_q.weight", "blk.9.attn_q.weight", "belongs to layer 9 of 3", TN_E_FORMAT},
-        {"blk.1.attn_q.weight", "blk.99999999999999999999.attn_q.weight", "not known", TN_E_UNSUPPORTED},
+        {"blk.1.attn_q.weight", "blk.99999999999999999999.attn_q.weight", "unknown tensor", TN_E_UNSUPPORTED},
         {"blk.1.attn_norm.weight", "blk.1.attn_sinks.weight", "'blk.1.attn_sinks.weight' is [128", TN_E_SHAPE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -202,10 +202,10 @@ static void forged_plans_are_refused(void **state) {
     (void)state;
     static const forgery forgeries[] = {
         {"graphs that the session does not run", forge_further_graph},
-        {"another than this library builds", forge_without_last_graph},
-        {"another than this library builds", forge_without_second_graph},
-        {"another than this library builds", forge_shape},
-        {"another than this library builds", forge_fingerprint},
+        {"differs from the one that this library builds", forge_without_last_graph},
+        {"differs from the one that this library builds", forge_without_second_graph},
+        {"differs from the one that this library builds", forge_shape},
+        {"differs from the one that this library builds", forge_fingerprint},
         {"served by no plan", forge_class},
         {"shares bytes", forge_overlap},
         {"not aligned", forge_alignment},

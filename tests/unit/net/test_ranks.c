@@ -540,7 +540,7 @@ static void different_ranks_do_not_start(void **state) {
         tiny_options options;
         int32_t n_ubatch;
         const char *message;
-    } cases[] = {{{.ffn = 128, .seed = 7}, 8, "another model"}, {{0}, 4, "another session"}};
+    } cases[] = {{{.ffn = 128, .seed = 7}, 8, "different model"}, {{0}, 4, "different session"}};
     char other[96];
     snprintf(other, sizeof other, "%s.other", tiny_path());
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
