@@ -1,7 +1,8 @@
 # tests/unit/MODULE/test_NAME.c is one cmocka program and one ctest entry; scripts in tests/commands, server, peer and
 # project are end-to-end tests.
 file(GLOB support CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c ${CMAKE_SOURCE_DIR}/tests/support/models/*.c
-     ${CMAKE_SOURCE_DIR}/tests/support/recurrent/*.c ${CMAKE_SOURCE_DIR}/tests/support/sparse/*.c)
+     ${CMAKE_SOURCE_DIR}/tests/support/recurrent/*.c ${CMAKE_SOURCE_DIR}/tests/support/sparse/*.c
+     ${CMAKE_SOURCE_DIR}/tests/support/forward/*.c)
 # The tests' own models have the keys that the program writes.
 add_library(tenon_test_support STATIC ${support} tools/tenon/files/layout.c)
 target_include_directories(tenon_test_support PUBLIC tests/support include src PRIVATE tools/tenon)

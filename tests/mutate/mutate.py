@@ -52,18 +52,22 @@ class Memory:
             json.dump(self.seconds, file)
 
 
-def baseline(bench, memory, slowest):
+def baseline(bench, memory, slowest, end):
     """Tests that pass without a change and are quick enough, with their seconds of processor time."""
+    def one(name):
+        return bench.run(name, 'plain', 8 * slowest, slowest) if wall() < end else -1
     stamp = {name: str(os.path.getmtime(path)) for name, path in bench.tests.items()}
     unknown = [name for name in bench.tests if memory.seconds.get(name, [None])[0] != stamp[name]]
     if unknown:
         print(f'running {len(unknown)} tests without a change', flush=True)
         with concurrent.futures.ThreadPoolExecutor(bench.jobs) as pool:
-            for name, took in zip(unknown, pool.map(lambda n: bench.run(n, 'plain', 8 * slowest, slowest), unknown)):
+            for name, took in zip(unknown, pool.map(one, unknown)):
+                if took == -1:
+                    sys.exit('mutate: not all tests are known in this time; another run goes on')
                 memory.seconds[name] = [stamp[name], took]
+                memory.save_seconds()
                 if took is None:
                     print(f'left out: {name} fails, or takes longer than {slowest} s')
-        memory.save_seconds()
     return {name: memory.seconds[name][1] for name in bench.tests if (memory.seconds[name][1] or slowest + 1) <= slowest}
 
 
@@ -192,8 +196,8 @@ def main():
     if not files:
         sys.exit('mutate: no sources of the libraries there')
     memory = Memory(bench.folder)
-    usable = baseline(bench, memory, options.slowest)
-    reach = None if options.no_reach else Reach(bench, usable)
+    usable = baseline(bench, memory, options.slowest, end)
+    reach = None if options.no_reach else Reach(bench, usable, end)
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     trial = Trial(bench, memory, usable, reach)
     source = unnoticed(files, memory) if options.again else random_changes(files, random.Random(seed), memory)

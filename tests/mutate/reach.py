@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 
-from bench import LIBRARY, ROOT, show_hidden
+from bench import LIBRARY, ROOT, show_hidden, wall
 
 NOTING = ['-O0', '-g1', '-fsanitize-coverage=trace-pc', '-U_FORTIFY_SOURCE', '-w']
 
@@ -19,7 +19,7 @@ def uninstrumented(name):
 class Reach:
     """lines: for each file the blocks (first line, last line, tests)."""
 
-    def __init__(self, bench, usable):
+    def __init__(self, bench, usable, end):
         self.bench, self.place = bench, 'reach'
         self.path = os.path.join(bench.folder, 'reach.json')
         stamp = [2] + [os.path.getmtime(os.path.join(ROOT, name)) for name in sorted(bench.commands)]
@@ -36,9 +36,11 @@ class Reach:
         if missing:
             print(f'looking which lines {len(missing)} tests reach', flush=True)
             with concurrent.futures.ThreadPoolExecutor(bench.jobs) as pool:
-                waiting = {pool.submit(self.look, t, 10 + 4 * usable[t]): t for t in sorted(missing, key=lambda t: usable[t])}
+                waiting = {pool.submit(lambda t: self.look(t, 10 + 4 * usable[t]) if wall() < end else None, t): t for t in sorted(missing, key=lambda t: usable[t])}
                 for done in concurrent.futures.as_completed(waiting):
                     test = waiting[done]
+                    if done.result() is None:
+                        raise SystemExit('mutate: not all lines are known in this time; another run goes on')
                     known['tests'][test] = [os.path.getmtime(bench.tests[test]), *done.result()]
                     self.save(known)
         self.lines = {test: {name: set(numbers) for name, numbers in known['tests'][test][2].items()} for test in usable}

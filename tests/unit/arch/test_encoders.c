@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "models/tiny_models.h"
+#include "tenon/arch.h"
 #include "tenon/llm.h"
 
 #include <math.h>
@@ -9,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TOKENS = 12, W = 32, HEADS = 2, HEAD = 16, FF = 64, WINDOW = 6, EXPERTS = 4, USED = 2, MOST = 2 * FF };
-typedef enum position_kind { NO_POSITIONS, NEIGHBOURS, HALVES, DISTANCES } position_kind;
+enum { TOKENS = 30, W = 32, HEADS = 2, HEAD = 16, FF = 64, WINDOW = 6, EXPERTS = 4, USED = 2, MOST = 2 * FF };
+typedef enum position_kind { NO_POSITIONS, NEIGHBOURS, HALVES, DISTANCES, BUCKETS } position_kind;
 typedef enum gate_kind { PLAIN, GELU_GATE, TANH_GATE, SILU_GATE } gate_kind;
 
 typedef struct family {
@@ -25,6 +26,9 @@ typedef struct family {
 } family;
 
 static const family families[] = {
+    {"bert", true, true, NO_POSITIONS, PLAIN, 0, 0, false},
+    {"nomic-bert", true, true, HALVES, SILU_GATE, 0, 0, false},
+    {"t5encoder", false, false, BUCKETS, TANH_GATE, 0, 0, false},
     {"modern-bert", false, true, HALVES, GELU_GATE, 0, 3, false},
     {"nomic-bert-moe", true, true, HALVES, PLAIN, 0, 0, false},
     {"jina-bert-v2", true, true, DISTANCES, GELU_GATE, 0, 0, false},
@@ -43,6 +47,10 @@ static const float *weight(int layer, const char *name) {
     else
         snprintf(full, sizeof full, "blk.%d.%s", layer, name);
     const tn_gguf_tensor *t = tn_gguf_find_tensor(tn_model_file(model), full);
+    if (!t && layer >= 0) { /* T5 */
+        snprintf(full, sizeof full, "enc.blk.%d.%s", layer, name);
+        t = tn_gguf_find_tensor(tn_model_file(model), full);
+    }
     return t ? t->data : NULL;
 }
 
@@ -78,6 +86,17 @@ static void rotate(const family *f, double base, int position, double *x) {
     }
 }
 
+/* T5's bias of position s for token t: near distances have an entry each, far ones share them by their logarithm. */
+static double bucket_bias(int head, int t, int s) {
+    enum { SIDE = 16, NEAR = SIDE / 2, FAR = 128 };
+    const int distance = abs(s - t);
+    int bucket = distance;
+    if (distance >= NEAR)
+        bucket = NEAR + (int)(log((double)distance / NEAR) / log((double)FAR / NEAR) * (SIDE - NEAR) + 1e-9);
+    if (bucket >= SIDE) bucket = SIDE - 1;
+    return (double)weight(0, "attn_rel_b.weight")[((s > t ? SIDE : 0) + bucket) * HEADS + head];
+}
+
 static void attend(const family *f, int layer, double x[TOKENS][W]) {
     static double q[TOKENS][W], kv[TOKENS][2][HEAD], out[TOKENS][W];
     const bool full = f->period == 0 || layer % f->period == f->full_layer;
@@ -105,7 +124,9 @@ static void attend(const family *f, int layer, double x[TOKENS][W]) {
             for (int s = 0; s < TOKENS; s++) {
                 if (!full && abs(s - t) > WINDOW / 2) continue;
                 double score = 0;
-                for (int i = 0; i < HEAD; i++) score += q[t][h * HEAD + i] * kv[s][0][i] / sqrt(HEAD);
+                for (int i = 0; i < HEAD; i++)
+                    score += q[t][h * HEAD + i] * kv[s][0][i] / (f->positions == BUCKETS ? 1 : sqrt(HEAD));
+                if (f->positions == BUCKETS) score += bucket_bias(h, t, s);
                 if (f->positions == DISTANCES) score -= pow(2, -8.0 * (h + 1) / HEADS) * abs(s - t);
                 total += exp(score);
                 for (int i = 0; i < HEAD; i++) sum[i] += exp(score) * kv[s][1][i];
@@ -113,7 +134,8 @@ static void attend(const family *f, int layer, double x[TOKENS][W]) {
             for (int i = 0; i < HEAD; i++) out[t][h * HEAD + i] = sum[i] / total;
         }
     for (int t = 0; t < TOKENS; t++)
-        multiply(weight(layer, "attn_output.weight"), weight(layer, "attn_output.bias"), W, W, out[t], x[t]);
+        multiply(weight(layer, f->positions == BUCKETS ? "attn_o.weight" : "attn_output.weight"),
+                 weight(layer, "attn_output.bias"), W, W, out[t], x[t]);
 }
 
 /* The two likeliest of the experts, weighted by their probabilities. */
@@ -153,11 +175,12 @@ static void feed(const family *f, int layer, double *x) {
 
 static void encode(const family *f, int layers, const tn_token *tokens, double x[TOKENS][W]) {
     static double y[TOKENS][W];
-    const float *types = weight(-1, "token_types.weight");
+    const float *types = weight(-1, "token_types.weight"), *places = weight(-1, "position_embd.weight");
     for (int t = 0; t < TOKENS; t++) {
         for (int i = 0; i < W; i++) {
             x[t][i] = weight(-1, "token_embd.weight")[tokens[t] * W + i] * (f->gemma ? sqrt(W) : 1);
             if (types) x[t][i] += types[i];
+            if (places) x[t][i] += places[t * W + i];
         }
         norm(f, weight(-1, "token_embd_norm.weight"), weight(-1, "token_embd_norm.bias"), W, x[t]);
     }
@@ -183,7 +206,8 @@ static void encode(const family *f, int layers, const tn_token *tokens, double x
 
 static void states_are_those_of_the_formulas(void **state) {
     (void)state;
-    static const tn_token tokens[TOKENS] = {7, 1, 49, 0, 12, 12, 33, 5, 21, 40, 3, 60};
+    static const tn_token tokens[TOKENS] = {7,  1, 49, 0,  12, 12, 33, 5,  21, 40, 3,  60, 63, 17, 8,
+                                            29, 8, 54, 31, 2,  11, 44, 56, 6,  5,  20, 38, 19, 61, 4};
     char path[] = "/tmp/tenon-encoders-XXXXXX";
     const int descriptor = mkstemp(path);
     assert_true(descriptor >= 0);
@@ -215,7 +239,19 @@ static void states_are_those_of_the_formulas(void **state) {
     unlink(path);
 }
 
+/* No encoder is without its row above. */
+static void every_encoder_is_here(void **state) {
+    (void)state;
+    for (size_t i = 0; tn_arch_at(i); i++) {
+        bool found = !(tn_arch_at(i)->traits & TN_ARCH_ENCODER);
+        for (size_t k = 0; k < sizeof families / sizeof *families; k++)
+            found = found || strcmp(families[k].arch, tn_arch_at(i)->name) == 0;
+        if (!found) fail_msg("%s has no formulas", tn_arch_at(i)->name);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_those_of_the_formulas)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_those_of_the_formulas),
+                                       cmocka_unit_test(every_encoder_is_here)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
