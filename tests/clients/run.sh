@@ -11,4 +11,9 @@ npm install --no-audit --no-fund --ignore-scripts > npm.log 2>&1 || { tail -n 5 
 cd - > /dev/null || exit 1
 serve "$model" --api-key secret --embedding
 timeout 300 node "$cache/clients.mjs" "$url" || failed "a client could not do what it should"
+stop_server
+node "$here/../peer/rerankers.mjs" "$work" > /dev/null && "$tenon" convert "$work/bert" "$work/bert.gguf" --type f32 > "$work/out" 2>&1 ||
+    failed "the model that ranks could not be made: $(cat "$work/out")"
+serve "$work/bert.gguf" --api-key secret
+timeout 60 node "$cache/clients.mjs" "$url" rank || failed "a client could not rank"
 finish

@@ -1,6 +1,7 @@
 """Connections that a server must bound: server_floods.py PORT PID. The server has the key "k", --timeout 2, --max-bodies 64M and
 --max-connections 300. Bodies without a key are refused at their headers, all bodies together are bounded and their memory is given
 back, requests that arrive too slowly end, and lengths are unambiguous."""
+import json
 import socket
 import sys
 import threading
@@ -52,9 +53,24 @@ for what, expected, headers, body in (
         ("a list of lengths", "400", b"Content-Length: 15, 15\r\n", BODY), ("chunks", "200", b"Transfer-Encoding: chunked\r\n", CHUNKED),
         ("length and chunks", "400", b"Content-Length: 15\r\nTransfer-Encoding: chunked\r\n", CHUNKED),
         ("an unknown coding", "400", b"Transfer-Encoding: xchunked\r\n", CHUNKED), ("two codings", "400", b"Transfer-Encoding: gzip, chunked\r\n", CHUNKED),
-        ("a chunk without a length", "400", b"Transfer-Encoding: chunked\r\n", b"x\r\n"), ("a folded header", "400", b"A: b\r\n c\r\nContent-Length: 15\r\n", BODY)):
-    got = status(headers, body)
-    check(what, got == expected, f"status {got}, not {expected}")
+        ("a chunk without a length", "400", b"Transfer-Encoding: chunked\r\n", b"x\r\n"), ("a folded header", "400", b"A: b\r\n c\r\nContent-Length: 15\r\n", BODY),
+        ("a space before the colon", "400", b"Transfer-Encoding : chunked\r\nContent-Length: 15\r\n", BODY), ("a header without a name", "400", b": b\r\nContent-Length: 15\r\n", BODY),
+        ("a NUL in a header", "400", b"Content-Length: 15\0 6\r\n", BODY), ("a carriage return in a header", "400", b"A: b\rContent-Length: 3\r\nContent-Length: 15\r\n", BODY),
+        ("a second host", "400", b"Host: localhost\r\nContent-Length: 15\r\n", BODY), ("a length with a long tail", "400", b"Content-Length: 15" + b" " * 3000 + b"6\r\n", BODY),
+        ("chunks with a long tail", "400", b"Transfer-Encoding: chunked" + b" " * 3000 + b", gzip\r\n", CHUNKED), ("a compressed body", "415", b"Content-Encoding: gzip\r\nContent-Length: 15\r\n", BODY),
+        ("something expected", "417", b"Expect: cake\r\nContent-Length: 15\r\n", BODY), ("a chunk of one byte each", "200", b"Transfer-Encoding: chunked\r\n", b"".join(b"1\r\n%c\r\n" % c for c in BODY) + b"0\r\n\r\n"),
+        ("a chunk with an extension", "400", b"Transfer-Encoding: chunked\r\n", b"f;a=b\r\n" + BODY + b"\r\n0\r\n\r\n"), ("a chunk that is longer than it says", "400", b"Transfer-Encoding: chunked\r\n", b"e\r\n" + BODY + b"\r\n0\r\n\r\n"),
+        ("a chunk without an end", "400", b"Transfer-Encoding: chunked\r\n", b"f\r\n" + BODY + b"0\r\n\r\n"), ("a chunk of many bytes", "413", b"Transfer-Encoding: chunked\r\n", b"fffffffffff\r\n"),
+        ("too long a body", "413", b"Content-Length: 16777217\r\n", b""), ("too many headers", "431", b"A: b\r\n" * 12000, b"")):
+    text = answer(b"POST /tokenize HTTP/1.1\r\n" + HOST + KEY + headers + b"\r\n" + body)
+    check(what, text[9:12].decode() == expected, f"status {text[9:12]}, not {expected}")
+    check(what + " is told as JSON", expected == "200" or isinstance(json.loads(text.split(b"\r\n\r\n", 1)[1])["error"]["message"], str), text)
+for what, expected, line in (("an unknown version", "505", b"GET /health HTTP/1.2\r\n"), ("HTTP/2", "505", b"PRI * HTTP/2.0\r\n"), ("an unknown method", "501", b"TRACE /health HTTP/1.1\r\n"),
+                             ("no version", "400", b"GET /health\r\n"), ("a handshake of TLS", "400", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n"), ("an empty line", "400", b"\r\n")):
+    text = answer(line + HOST + b"\r\n")
+    check(what, text[9:12].decode() == expected and b'{"error":' in text, text)
+text = answer(b"POST /v1/messages HTTP/1.1\r\n" + HOST + b"Content-Length: 15000000\r\n\r\n")
+check("Anthropic's form", b'{"type":"error","error":{"type":"authentication_error"' in text, text)
 check("a GET with a body", status(b"Content-Length: 15\r\n", method=b"GET") == "400")
 head = answer(b"HEAD /health HTTP/1.1\r\n" + HOST + b"\r\n")
 check("HEAD", head.startswith(b"HTTP/1.1 200") and head.endswith(b"\r\n\r\n") and b"Content-Length: 15" in head, head)
@@ -90,6 +106,18 @@ ends(flooding)
 flooding = flood(b"X-Api-Key: k\r\nContent-Length: 15000001\r\n")
 check("bodies take memory", memory() < before + 64 * 1.25 + 8, f"{before:.0f} MiB, then {memory():.0f}")
 ends(flooding)
+# The length of a chunk has no end: libevent would keep it all, and search it again with every byte.
+before_chunks = memory()
+endless = [connect(2) for _ in range(8)]
+for connection in endless:
+    connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    try:
+        for _ in range(50):
+            connection.sendall(b"0" * 65536)
+    except OSError:
+        pass
+check("lengths of chunks take memory", memory() < before_chunks + 4, f"{before_chunks:.0f} MiB, then {memory():.0f}")
+ends(endless)
 for _ in range(50):
     if memory() < before + 24:
         break

@@ -219,6 +219,8 @@ static void prepare(void) {
     evhttp_set_gencb(server.http, on_request, &server);
     server.guards.max_count = 1000;
     server.guards.max_held = 1 << 20;
+    server.guards.max_head = 8192;
+    server.guards.max_body = 1 << 16;
     evhttp_set_bevcb(server.http, guard_connection, &server);
     struct evhttp_bound_socket *bound = evhttp_bind_socket_with_handle(server.http, "127.0.0.1", 0);
     struct sockaddr_in address;
@@ -259,6 +261,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         "/v1/messages/count_tokens",
         "/v1/responses/input_tokens",
         "/predict",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/api/embeddings",
+        "/lora-adapters",
+        "/v1/chat/completions/input_tokens",
+        "/v1/rerank",
+        "/api/show",
     };
     enum { N_PATHS = sizeof paths / sizeof *paths };
     char head[256];

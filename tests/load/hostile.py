@@ -30,7 +30,7 @@ KINDS = {
     "invalid UTF-8": HEAD + b'Content-Length: 17\r\n\r\n{"prompt":"\xff\xfe\x80"} ',
     "nothing": b"",
 }
-ANSWERED = {"huge header": (b"400", b""), "huge body announced": (b"413", b"400", b""), "huge body": (b"413", b"400", b""),
+ANSWERED = {"huge header": (b"431", b""), "huge body announced": (b"413", b"400", b""), "huge body": (b"413", b"400", b""),
             "invalid JSON": (b"400",), "invalid UTF-8": (b"400",), "half a request": (b"", b"400", b"408"),
             "half a header": (b"", b"400", b"408"), "nothing": (b"",)}
 

@@ -1,5 +1,6 @@
-/* Many clients of a running server: some behave, some disconnect in the middle, some stall, some send garbage.
- * Meanwhile watches the server's memory; at the end checks that every slot is free.
+/* Many clients of a running server: some behave, some disconnect in the middle, some stall, some send garbage, some
+ * attack it with what has stopped or delayed servers. Meanwhile watches the server's memory; at the end checks that
+ * every slot is free.
  *
  *   soak PORT PID SECONDS [CLIENTS=12]
  *
@@ -28,7 +29,7 @@ static int port, seconds;
 static pid_t server;
 static atomic_bool done, resting;
 static atomic_int at_work;
-static atomic_long asked, answered, full, left, stalled, garbage, wrong;
+static atomic_long asked, answered, full, left, stalled, garbage, attacks, wrong;
 
 static double now(void) {
     struct timespec t;
@@ -238,6 +239,109 @@ static void send_garbage(rng *r, char *answer) {
     atomic_fetch_add(&garbage, 1);
 }
 
+/* The head, `count` times a number between two texts, the tail; from malloc. */
+static char *repeat(const char *head, const char *before, const char *after, int count, const char *tail) {
+    const size_t room = strlen(head) + (size_t)count * (strlen(before) + strlen(after) + 12) + strlen(tail) + 1;
+    char *text = malloc(room);
+    size_t at = 0;
+    if (!text) return NULL;
+    at += (size_t)snprintf(text, room, "%s", head);
+    for (int i = 0; i < count; i++) at += (size_t)snprintf(text + at, room - at, "%s%d%s", before, i, after);
+    snprintf(text + at, room - at, "%s", tail);
+    return text;
+}
+
+/* Requests that cost a server much more than their client. */
+static void send_costly(rng *r, char *answer) {
+    static const struct {
+        const char *path, *head, *before, *after, *tail;
+        int count, status;
+    } requests[] = {
+        {"/v1/completions",
+         "{\"prompt\":\"Once\",\"max_tokens\":4,\"n\":64,\"json_schema\":{\"type\":\"object\",\"properties\":{",
+         "\"property", "\":{\"type\":\"string\"},", "\"z\":{}}}}", 5000, 400},
+        {"/v1/completions",
+         "{\"prompt\":\"Once\",\"max_tokens\":8,\"n\":64,\"json_schema\":{\"type\":\"object\",\"properties\":{",
+         "\"p", "\":{\"type\":\"boolean\"},", "\"z\":{}}}}", 50, 200},
+        {"/tokenize", "{\"content\":\"", "word ", " ", "\"}", 100000, 200},
+        {"/v1/chat/completions", "{\"max_tokens\":1,\"messages\":[", "{\"role\":\"user\",\"content\":\"", "\"},",
+         "{\"role\":\"user\",\"content\":\"x\"}]}", 20000, 400},
+        {"/v1/messages", "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"system\":[",
+         "{\"type\":\"text\",\"text\":\"", "\"},", "{\"type\":\"text\",\"text\":\"x\"}]}", 40000, 400},
+        {"/completion", "{\"prompt\":\"Once\",\"n_predict\":1,\"stop\":[", "\"a", "\",", "\"b\"]}", 100000, 400},
+    };
+    const size_t i = below(r, sizeof requests / sizeof *requests);
+    char *body = repeat(requests[i].head, requests[i].before, requests[i].after, requests[i].count, requests[i].tail);
+    int fd = body ? dial() : -1;
+    if (fd < 0) {
+        free(body);
+        return;
+    }
+    int status = post(fd, requests[i].path, body) ? receive(fd, answer, ANSWER) : -1;
+    if (status != requests[i].status && status != 503)
+        complain("a costly request", status < 0 ? "no answer" : answer);
+    close(fd);
+    free(body);
+}
+
+/* Requests whose end is ambiguous or never comes, and those that a web site could make a browser send. */
+static void send_odd(rng *r, char *answer) {
+    static const struct {
+        const char *text;
+        int status;
+    } requests[] = {
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\nContent-Length: "
+         "14\r\n\r\n{\"content\":\"a\"}",
+         400},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\nContent-Length: "
+         "15\r\n\r\n{\"content\":\"a\"}",
+         400},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n0000000000000000000000000000000000000000000",
+         400},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: "
+         "15\r\nConnection: close\r\n\r\n{\"content\":\"a\"}",
+         415},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\nContent-Length: "
+         "15\r\nConnection: close\r\n\r\n{\"content\":\"a\"}",
+         403},
+        {"GET /props HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", 403},
+    };
+    const size_t i = below(r, sizeof requests / sizeof *requests);
+    int fd = dial();
+    if (fd < 0) return;
+    int status = send_all(fd, requests[i].text, strlen(requests[i].text)) ? receive(fd, answer, ANSWER) : -1;
+    if (status != requests[i].status) complain("an odd request", status < 0 ? "no answer" : answer);
+    close(fd);
+}
+
+/* Sends a request a byte at a time, or stops reading a long stream; for a few seconds. */
+static void keep_busy(rng *r) {
+    static const char slow[] =
+        "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{\"prompt\":";
+    const bool trickle = below(r, 2);
+    int small = 4096, fd = dial();
+    if (fd < 0) return;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    if (!trickle)
+        post(fd, "/completion",
+             "{\"prompt\":\"on\",\"n_predict\":400,\"n_probs\":20,\"stream\":true,\"ignore_eos\":true}");
+    for (unsigned i = 0; i < 40 && !atomic_load(&done) && !atomic_load(&resting); i++) {
+        if (trickle && !send_all(fd, slow + i, 1)) break;
+        usleep(100000);
+    }
+    close(fd);
+}
+
+static void attack(rng *r, char *answer) {
+    switch (below(r, 3)) {
+    case 0: send_costly(r, answer); break;
+    case 1: send_odd(r, answer); break;
+    default: keep_busy(r);
+    }
+    atomic_fetch_add(&attacks, 1);
+}
+
 /* Long prompts and texts at the same time, so that every cell of the cache and the largest batch have been used
  * before the memory is measured. */
 static void *fill_cache(void *arg) {
@@ -267,7 +371,7 @@ static void *client(void *arg) {
             continue;
         }
         atomic_fetch_add(&at_work, 1);
-        unsigned mood = below(&r, 20);
+        unsigned mood = below(&r, 22);
         if (mood < 9)
             behave(&r, answer);
         else if (mood < 11)
@@ -276,8 +380,10 @@ static void *client(void *arg) {
             leave(&r);
         else if (mood < 17)
             stall(&r);
-        else
+        else if (mood < 20)
             send_garbage(&r, answer);
+        else
+            attack(&r, answer);
         atomic_fetch_sub(&at_work, 1);
         if (below(&r, 4) == 0) usleep(below(&r, 300) * 1000);
     }
@@ -336,9 +442,10 @@ static double work_until(double start, double end) {
         most = memory > most ? memory : most;
         if (now() - told < 60) continue;
         told = now();
-        printf("%4.0f s: %.2f MiB, %ld answered, %ld full, %ld left, %ld stalled, %ld garbage, %ld wrong\n",
-               told - start, memory, atomic_load(&answered), atomic_load(&full), atomic_load(&left),
-               atomic_load(&stalled), atomic_load(&garbage), atomic_load(&wrong));
+        printf(
+            "%4.0f s: %.2f MiB, %ld answered, %ld full, %ld left, %ld stalled, %ld garbage, %ld attacks, %ld wrong\n",
+            told - start, memory, atomic_load(&answered), atomic_load(&full), atomic_load(&left),
+            atomic_load(&stalled), atomic_load(&garbage), atomic_load(&attacks), atomic_load(&wrong));
         fflush(stdout);
     }
     return most;
@@ -370,11 +477,12 @@ int main(int argc, char **argv) {
     if (idle && !(watch && strcmp(watch, "0") == 0) && (change > limit || change < -limit))
         complain("memory", "is not flat");
     printf("%d s, %d clients: %ld requests, %ld answered, %ld sent away (full), %ld left, %ld stalled, %ld garbage, "
-           "%ld wrong; memory at rest %.2f MiB after the first quarter, %.2f MiB at the end (%+.2f%%), at most %.2f "
+           "%ld attacks, %ld wrong; memory at rest %.2f MiB after the first quarter, %.2f MiB at the end (%+.2f%%), "
+           "at most %.2f "
            "MiB; "
            "slots %s\n",
            seconds, clients, atomic_load(&asked), atomic_load(&answered), atomic_load(&full), atomic_load(&left),
-           atomic_load(&stalled), atomic_load(&garbage), atomic_load(&wrong), early, late, 100 * change / early, most,
-           idle ? "free" : "STUCK");
+           atomic_load(&stalled), atomic_load(&garbage), atomic_load(&attacks), atomic_load(&wrong), early, late,
+           100 * change / early, most, idle ? "free" : "STUCK");
     return atomic_load(&wrong) != 0;
 }

@@ -260,10 +260,12 @@ static int start_listening(struct server *server, struct serve_watch *watch, con
     if (key_file && tls_start(key_file, certificate, &server->tls)) return EXIT_ERROR;
     server->guards.max_count = (size_t)args_int(args, "max-connections");
     server->guards.max_held = args_size(args, "max-bodies");
+    server->guards.max_body = args_size(args, "max-body");
+    server->guards.max_head = 64 * 1024;
     server->http = evhttp_new(server->base);
     if (!server->http) return fail("out of memory for the HTTP server");
-    evhttp_set_max_headers_size(server->http, 64 * 1024);
-    evhttp_set_max_body_size(server->http, (ev_ssize_t)args_size(args, "max-body"));
+    evhttp_set_max_headers_size(server->http, (ev_ssize_t)server->guards.max_head);
+    evhttp_set_max_body_size(server->http, (ev_ssize_t)server->guards.max_body);
     evhttp_set_timeout(server->http, (int)server->timeout);
     evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_OPTIONS |
                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);

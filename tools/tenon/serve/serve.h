@@ -247,6 +247,8 @@ bool engine_submit(struct served *served, struct job *const *jobs, size_t count)
 struct guards {
     struct guard *first;
     size_t count, max_count;
+    size_t max_head;         /* bytes of the headers of a request */
+    uint64_t max_body;       /* bytes of a body */
     uint64_t held, max_held; /* bytes of bodies that have arrived and may still be in memory */
     uint64_t released;       /* bytes of finished bodies since memory was last returned to the system */
 };
@@ -383,6 +385,8 @@ struct problem {
 /* Return false, so that a reading function can end with them. */
 bool problem_set(struct problem *problem, int code, const char *format, ...) TN_PRINTF(3, 4);
 bool problem_status(struct problem *problem, tn_status status, const char *what);
+/* Removes the folder of `path` wherever the text has it: clients learn the names of files, not where they are. */
+void hide_folder(char *text, const char *path);
 json_t *problem_json(const struct problem *problem);
 json_t *problem_for(struct evhttp_request *http,
                     const struct problem *problem); /* in the form of the API it called */

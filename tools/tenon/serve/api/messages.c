@@ -1,6 +1,8 @@
 /* POST /v1/messages: Anthropic's chat API, translated to chat completions and back. */
 #include "serve/api/chat_request.h"
 
+#include "cli/text_buffer.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,21 +13,26 @@ static json_t *plain_text(json_t *content, struct problem *problem) {
     json_t *part;
     size_t i;
     if (json_is_string(content)) return json_incref(content);
-    json_t *all = json_string("");
+    tn_text all = {0};
     json_array_foreach(content, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const char *text = json_string_value(json_object_get(part, "text"));
         if (!type || strcmp(type, "text") != 0 || !text) {
             problem_set(problem, 400, "%s is not supported by this model: content of type %.40s",
                         type && strcmp(type, "image") == 0 ? "image input" : "this input", type ? type : "?");
-            json_decref(all);
+            tn_text_free(&all);
             return NULL;
         }
-        json_t *longer = json_sprintf("%s%s", json_string_value(all), text);
-        json_decref(all);
-        all = longer;
+        if (text_append(&all, text, strlen(text)) != TN_OK) {
+            problem_set(problem, 500, "out of memory");
+            tn_text_free(&all);
+            return NULL;
+        }
     }
-    return all;
+    json_t *joined = json_stringn(all.bytes ? all.bytes : "", all.length);
+    tn_text_free(&all);
+    if (!joined) problem_set(problem, 500, "out of memory");
+    return joined;
 }
 
 static bool add_tool_use(json_t *message, json_t *part, struct problem *problem) {

@@ -154,6 +154,8 @@ void slot_act(struct engine *e, struct job *job) {
     slot->used = tn_time_ns();
     const bool of_client = status == TN_E_STATE || status == TN_E_NOT_FOUND || status == TN_E_FORMAT;
     if (of_client || status == TN_E_INVALID) stats.error_code = 400;
-    output_end_job(e->served, job, status == TN_OK ? FINISH_EOS : FINISH_ERROR, &stats, "", 0,
-                   status == TN_OK ? "" : tn_error(), NULL, 0);
+    char why[512];
+    snprintf(why, sizeof why, "%s", status == TN_OK ? "" : tn_error());
+    if (job->path) hide_folder(why, job->path);
+    output_end_job(e->served, job, status == TN_OK ? FINISH_EOS : FINISH_ERROR, &stats, "", 0, why, NULL, 0);
 }

@@ -1,7 +1,8 @@
 /* Guards connections until their requests are complete. libevent buffers a whole body before it calls a handler, so
  * this file parses incoming bytes as they arrive. It refuses large bodies without a valid key at their headers,
- * bodies of ambiguous length (request smuggling), bodies beyond the common limit, and requests that take too long to
- * arrive; and it limits the number of connections. */
+ * requests whose end is ambiguous (request smuggling), headers and bodies beyond the limits, and requests that take
+ * too long to arrive; and it limits the number of connections. What libevent would refuse is refused here, because
+ * its own answers are pages of HTML. */
 #include "serve/http/guard.h"
 
 #include "serve/http/http.h"
@@ -18,13 +19,14 @@
 
 enum {
     LINE_KEPT = 2048,        /* bytes of a line that are parsed */
+    CHUNK_LINE = 32,         /* bytes of the line before a chunk; libevent searches all of it for its end each time */
     FREE_BODY = 64 * 1024,   /* bytes of a body that need no key: the handlers refuse them in the form of their API */
     BYTES_A_SECOND = 65536,  /* bytes of a body per second of additional time beyond the timeout */
     GOODBYE_NS = 2000000000, /* time for which bytes of a refused client are discarded */
     TRIM_AFTER = 8 << 20,    /* bytes of finished bodies after which memory is returned to the system */
 };
 
-enum reading { IN_FIRST_LINE, IN_HEADERS, IN_BODY, IN_CHUNK_LINE, IN_CHUNK, IN_TRAILERS, REFUSED };
+enum reading { IN_FIRST_LINE, IN_HEADERS, IN_BODY, IN_CHUNK_LINE, IN_CHUNK, IN_CHUNK_END, IN_TRAILERS, REFUSED };
 
 struct guard {
     struct guard *next, *previous;
@@ -34,7 +36,8 @@ struct guard {
     enum reading reading;
     char line[LINE_KEPT];
     size_t length; /* length of the line, which may exceed the stored part */
-    bool has_body, chunked, has_length, has_key;
+    bool has_body, chunked, has_length, has_host, has_key, is_messages;
+    size_t head;              /* bytes of the first line, the headers and the trailers */
     uint64_t announced, left; /* bytes of the body, of the body or chunk */
     uint64_t held;            /* bytes of the last body, which may still be in use by its request */
     uint64_t accepted;        /* 0: a request has begun since */
@@ -74,6 +77,8 @@ static void hold_bytes(struct guard *g, uint64_t bytes) {
     all->held += bytes;
     if (g->held > FREE_BODY && !g->has_key)
         refuse(g, 401, "missing or invalid API key; send the header Authorization: Bearer KEY");
+    else if (g->held > all->max_body)
+        refuse(g, 413, "the body is too large; --max-body sets the limit");
     else if (all->held > all->max_held && g->held > FREE_BODY)
         refuse(g, 503, "bodies of other requests use all the memory reserved for bodies (--max-bodies); try again");
 }
@@ -81,9 +86,10 @@ static void hold_bytes(struct guard *g, uint64_t bytes) {
 static void request_begins(struct guard *g) {
     release_body(g);
     g->reading = IN_FIRST_LINE;
-    g->has_body = g->chunked = g->has_length = false;
+    g->has_body = g->chunked = g->has_length = g->has_host = g->is_messages = false;
     g->has_key = g->server->n_keys == 0;
     g->announced = g->left = g->begun = 0;
+    g->head = 0;
 }
 
 static void request_is_whole(struct guard *g) {
@@ -99,6 +105,8 @@ static void end_headers(struct guard *g) {
                            : "requests of this method have no body");
     else if (g->announced > FREE_BODY && !g->has_key)
         refuse(g, 401, "missing or invalid API key; send the header Authorization: Bearer KEY");
+    else if (g->announced > g->server->guards.max_body)
+        refuse(g, 413, "the body is too large; --max-body sets the limit");
     else if (g->chunked)
         g->reading = IN_CHUNK_LINE;
     else if (g->announced) {
@@ -117,15 +125,49 @@ static bool read_length(const char *text, int base, const char *ends, uint64_t *
     return !*end || strchr(ends, *end);
 }
 
-static void note_header(struct guard *g, char *line) {
+/* Whether every byte of the line, which may be longer than the stored part, is one that a header can have. */
+static bool is_clean(const struct guard *g, size_t n) {
+    return !memchr(g->line, '\0', n) && !memchr(g->line, '\r', n);
+}
+
+static void note_first_line(struct guard *g, size_t n) {
+    static const char *const methods[] = {"GET ", "POST ", "HEAD ", "OPTIONS ", "PUT ", "DELETE ", "PATCH "};
+    const bool is_whole = g->length < LINE_KEPT;
+    const char *path = strchr(g->line, ' '), *version = strrchr(g->line, ' ');
+    bool known = false;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        known = known || strncmp(g->line, methods[i], strlen(methods[i])) == 0;
+    if (!is_clean(g, n) || !path || path == g->line ||
+        (is_whole && (version == path || strncmp(version, " HTTP/", 6) != 0)))
+        refuse(g, 400, "this is not an HTTP request; the first line must be METHOD PATH HTTP/1.1");
+    else if (is_whole && strcmp(version, " HTTP/1.1") != 0 && strcmp(version, " HTTP/1.0") != 0)
+        refuse(g, 505, "this server speaks HTTP/1.1");
+    else if (!known)
+        refuse(g, 501, "unknown method");
+    if (g->reading == REFUSED) return;
+    g->has_body = *g->line == 'P'; /* POST, PUT, PATCH */
+    g->is_messages = strstr(g->line, "/v1/messages") != NULL;
+    g->reading = IN_HEADERS;
+}
+
+/* Names are tokens: a space before the colon, for example, is read differently by different servers. */
+static bool is_header_name(const char *name, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        if (name[i] <= ' ' || name[i] > '~' || strchr("\"(),/:;<=>?@[\\]{}", name[i])) return false;
+    return length > 0;
+}
+
+static void note_header(struct guard *g, char *line, size_t length) {
     char *colon = strchr(line, ':');
-    if (*line == ' ' || *line == '\t' || !colon) {
-        refuse(g, 400, "a header line needs a name and a colon");
+    if (!colon || !is_header_name(line, (size_t)(colon - line)) || !is_clean(g, length)) {
+        refuse(g, 400, "a header line is a name, a colon and a value");
         return;
     }
     char *value = colon + 1 + strspn(colon + 1, " \t");
     for (size_t n = strlen(value); n && strchr(" \t", value[n - 1]); n--) value[n - 1] = '\0';
     *colon = '\0';
+    if (g->length >= LINE_KEPT && strcasecmp(line, "X-Api-Key") != 0 && strcasecmp(line, "Authorization") != 0)
+        value = ""; /* its end is not stored, so that none of the values below is right */
     if (strcasecmp(line, "Content-Length") == 0) {
         if (g->has_length || !read_length(value, 10, "", &g->announced))
             refuse(g, 400, "Content-Length is one number");
@@ -133,6 +175,13 @@ static void note_header(struct guard *g, char *line) {
     } else if (strcasecmp(line, "Transfer-Encoding") == 0) {
         if (g->chunked || strcasecmp(value, "chunked") != 0) refuse(g, 400, "Transfer-Encoding can only be chunked");
         g->chunked = true;
+    } else if (strcasecmp(line, "Content-Encoding") == 0 && strcasecmp(value, "identity") != 0) {
+        refuse(g, 415, "bodies must not be compressed");
+    } else if (strcasecmp(line, "Expect") == 0 && strcasecmp(value, "100-continue") != 0) {
+        refuse(g, 417, "Expect can only be 100-continue");
+    } else if (strcasecmp(line, "Host") == 0) {
+        if (g->has_host) refuse(g, 400, "a request has only one Host header");
+        g->has_host = true;
     } else if (strcasecmp(line, "X-Api-Key") == 0)
         g->has_key = g->has_key || key_is_valid(g->server, value);
     else if (strcasecmp(line, "Authorization") == 0 && strncasecmp(value, "Bearer ", 7) == 0)
@@ -143,31 +192,34 @@ static void end_line(struct guard *g) {
     size_t n = g->length < LINE_KEPT ? g->length : LINE_KEPT - 1;
     if (n && g->length < LINE_KEPT && g->line[n - 1] == '\r') n--;
     g->line[n] = '\0';
-    g->length = 0;
     switch (g->reading) {
-    case IN_FIRST_LINE:
-        g->has_body = strncmp(g->line, "POST ", 5) == 0 || strncmp(g->line, "PUT ", 4) == 0 ||
-                      strncmp(g->line, "PATCH ", 6) == 0;
-        g->reading = IN_HEADERS;
-        break;
+    case IN_FIRST_LINE: note_first_line(g, n); break;
     case IN_HEADERS:
         if (n)
-            note_header(g, g->line);
+            note_header(g, g->line, n);
         else
             end_headers(g);
         break;
     case IN_CHUNK_LINE:
-        if (!n) break; /* the end of the previous chunk */
-        if (!read_length(g->line, 16, "; \t", &g->left))
-            refuse(g, 400, "a chunk begins with its length");
+        if (!read_length(g->line, 16, "", &g->left))
+            refuse(g, 400, "a chunk begins with its length in hexadecimal digits, and nothing else");
+        else if (g->left > g->server->guards.max_body)
+            refuse(g, 413, "the body is too large; --max-body sets the limit");
         else
             g->reading = g->left ? IN_CHUNK : IN_TRAILERS;
+        break;
+    case IN_CHUNK_END:
+        if (n)
+            refuse(g, 400, "a chunk is longer than its length");
+        else
+            g->reading = IN_CHUNK_LINE;
         break;
     case IN_TRAILERS:
         if (!n) request_is_whole(g);
         break;
     default: break;
     }
+    g->length = 0;
 }
 
 /* Parses the bytes that have arrived; they stay in the buffer for libevent. */
@@ -180,7 +232,7 @@ static void read_along(struct guard *g, const char *bytes, size_t size) {
             g->left -= n;
             hold_bytes(g, n);
             if (!g->left && g->reading == IN_CHUNK)
-                g->reading = IN_CHUNK_LINE;
+                g->reading = IN_CHUNK_END;
             else if (!g->left && g->reading == IN_BODY)
                 request_is_whole(g);
             continue;
@@ -199,7 +251,12 @@ static void read_along(struct guard *g, const char *bytes, size_t size) {
         g->length += n;
         bytes += n + (end != NULL);
         size -= n + (end != NULL);
-        if (end) end_line(g);
+        if (g->reading == IN_CHUNK_LINE || g->reading == IN_CHUNK_END) {
+            if (g->length > CHUNK_LINE)
+                refuse(g, 400, "a chunk begins with its length in hexadecimal digits, and nothing else");
+        } else if ((g->head += n + (end != NULL)) > g->server->guards.max_head)
+            refuse(g, 431, "the headers are longer than 64 KiB");
+        if (end && g->reading != REFUSED) end_line(g);
     }
 }
 
@@ -260,23 +317,33 @@ static void on_drain(evutil_socket_t fd, short what, void *user) {
 }
 
 static void say_why(struct guard *g) {
-    const char *type = g->code == 401   ? "authentication_error"
-                       : g->code == 503 ? "unavailable_error"
-                                        : "invalid_request_error";
+    static const struct {
+        int code;
+        const char *phrase, *type, *anthropic;
+    } *r = NULL, refusals[] = {{400, "Bad Request", "invalid_request_error", "invalid_request_error"},
+                               {401, "Unauthorized", "authentication_error", "authentication_error"},
+                               {408, "Request Timeout", "invalid_request_error", "timeout_error"},
+                               {413, "Content Too Large", "invalid_request_error", "request_too_large"},
+                               {415, "Unsupported Media Type", "invalid_request_error", "invalid_request_error"},
+                               {417, "Expectation Failed", "invalid_request_error", "invalid_request_error"},
+                               {431, "Request Header Fields Too Large", "invalid_request_error", "request_too_large"},
+                               {501, "Not Implemented", "not_supported_error", "invalid_request_error"},
+                               {503, "Service Unavailable", "unavailable_error", "overloaded_error"},
+                               {505, "HTTP Version Not Supported", "not_supported_error", "invalid_request_error"}};
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals && (!r || r->code != g->code); i++) r = &refusals[i];
     char body[512];
-    const int size = snprintf(body, sizeof body, "{\"error\":{\"code\":%d,\"message\":\"%s\",\"type\":\"%s\"}}",
-                              g->code, g->why, type);
+    const int size =
+        g->is_messages
+            ? snprintf(body, sizeof body, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":\"%s\"}}",
+                       r->anthropic, g->why)
+            : snprintf(body, sizeof body, "{\"error\":{\"code\":%d,\"message\":\"%s\",\"type\":\"%s\"}}", g->code,
+                       g->why, r->type);
     struct evbuffer *out = bufferevent_get_output(g->bev);
     g->why = NULL;
     evbuffer_add_printf(out,
                         "HTTP/1.1 %d %s\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n%s"
                         "Server: tenon\r\nConnection: close\r\n\r\n%s",
-                        g->code,
-                        g->code == 401   ? "Unauthorized"
-                        : g->code == 408 ? "Request Timeout"
-                        : g->code == 503 ? "Service Unavailable"
-                                         : "Bad Request",
-                        size, g->code == 503 ? "Retry-After: 1\r\n" : "", body);
+                        g->code, r->phrase, size, g->code == 503 ? "Retry-After: 1\r\n" : "", body);
     bufferevent_enable(g->bev, EV_WRITE);
     g->drain = event_new(g->server->base, bufferevent_getfd(g->bev), EV_READ | EV_PERSIST, on_drain, g);
     if (!g->drain || event_add(g->drain, NULL) != 0) g->goodbye = 0;

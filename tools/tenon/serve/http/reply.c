@@ -25,6 +25,7 @@ static const char *error_type(int code) {
 static const char *reason_phrase(int code) {
     switch (code) {
     case 200: return "OK";
+    case 202: return "Accepted";
     case 204: return "No Content";
     case 304: return "Not Modified";
     case 400: return "Bad Request";
@@ -52,6 +53,16 @@ bool problem_set(struct problem *problem, int code, const char *format, ...) {
 bool problem_status(struct problem *problem, tn_status status, const char *what) {
     int code = status == TN_E_NOMEM ? 500 : status == TN_E_UNSUPPORTED ? 501 : 400;
     return problem_set(problem, code, "%s%s%s", what, *what ? ": " : "", tn_error());
+}
+
+void hide_folder(char *text, const char *path) {
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash ? (size_t)(slash + 1 - path) : 0;
+    for (char *at = text; n > 1 && (at = strchr(at, *path));)
+        if (strncmp(at, path, n) == 0)
+            memmove(at, at + n, strlen(at + n) + 1);
+        else
+            at++;
 }
 
 json_t *problem_json(const struct problem *problem) {
@@ -184,10 +195,17 @@ json_t *parse_body(struct server *server, struct evhttp_request *http, const cha
     json_t *body = bytes ? json_loadb(bytes, length, 0, &error) : NULL;
     struct problem problem = {0};
     if (is_list ? json_is_array(body) : json_is_object(body)) return body;
+    size_t blank = 0;
+    while (bytes && blank < length && strchr(" \t\r\n", bytes[blank]) && bytes[blank]) blank++;
     if (!body && (!bytes || errno == ENOMEM))
         problem_set(&problem, 500, "out of memory");
     else if (body)
         problem_set(&problem, 400, "the body must be a JSON %s", is_list ? "list" : "object");
+    else if (blank == length)
+        problem_set(&problem, 400, "the request has no body; send a JSON %s", is_list ? "list" : "object");
+    else if (json_error_code(&error) == json_error_null_character)
+        problem_set(&problem, 400, "the body is not valid JSON: line %d, column %d: strings cannot contain \\u0000",
+                    error.line, error.column);
     else
         problem_set(&problem, 400, "the body is not valid JSON: line %d, column %d: %.200s", error.line, error.column,
                     error.text);

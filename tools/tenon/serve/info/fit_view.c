@@ -75,6 +75,14 @@ static tn_status open_fit_model(struct fit_work *w, tn_model **model) {
     return status;
 }
 
+/* Messages about files begin with their path, which is no business of clients. */
+static void keep_error(struct fit_work *w) {
+    const char *text = tn_error(), *name = w->shape ? "the shape" : "the model", *at = strstr(text, w->path);
+    const size_t length = strlen(w->path) + (at ? strcspn(at + strlen(w->path), ": ") : 0);
+    snprintf(w->error, sizeof w->error, "%.*s%s%s", at ? (int)(at - text) : 0, text, at ? name : "",
+             at ? at + length : text);
+}
+
 static void *plan_fit(void *user) {
     struct fit_work *w = user;
     tn_model *model;
@@ -88,10 +96,10 @@ static void *plan_fit(void *user) {
             w->answer = fit_json(plan, &info);
             tn_session_plan_free(plan);
         }
-        if (!w->answer) snprintf(w->error, sizeof w->error, "%s", tn_error());
+        if (!w->answer) keep_error(w);
         tn_model_close(model);
     } else {
-        snprintf(w->error, sizeof w->error, "%s", tn_error());
+        keep_error(w);
     }
     atomic_store(&w->done, true);
     return NULL;

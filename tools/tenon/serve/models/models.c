@@ -310,6 +310,7 @@ static void on_ended(struct served *served, int phase) {
     if (phase == PHASE_FAILED)
         problem_set(&problem, served->status == TN_E_TOO_BIG ? 503 : 500, "cannot load %s: %s", served->alias,
                     served->error);
+    if (phase == PHASE_FAILED) hide_folder(problem.text, served->path);
     if (phase == PHASE_FAILED) served->wanted = false;
     if (server->loading == served) server->loading = NULL;
     if (server->current == served) server->current = NULL;
