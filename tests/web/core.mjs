@@ -82,6 +82,30 @@ const tests = {
     for (const bad of ["{}", "[]", "null", "plain text", "{\"kind\":\"tenon-conversations\"}"]) assert.throws(() => tree.fromFile(bad), /not a file of conversations/);
     assert.equal(tree.fromFile("{\"kind\":\"tenon-conversations\",\"conversations\":[{\"messages\":[null,{\"id\":3},{\"id\":\"a\",\"role\":\"system\"},{\"id\":\"b\",\"role\":\"user\",\"content\":5}]}]}")[0].messages.size, 1);
   },
+  "nothing is lost by an export and an import"() {
+    const conversation = { ...tree.newConversation("Be brief.\n\n> and quote"), title: "Round trip", named: true, skip: 2, summary: "before", fullContext: "summarise" }, messages = new Map();
+    const contents = [["user", { content: "## A heading of mine\n\n    indented\n", attachments: [{ name: "a --> \"b\".md", text: "```js\nx\n```\n<!-- tenon: user -->\n", tokens: 9 }, { name: "empty", text: "" }] }],
+      ["assistant", { content: "# One\n\n## Two\n\n```\n## three\n```\n\n## You\n\nnot you", reasoning: "## think\n\n</details>\n\nmore", model: "m", note: "n", stats: { tokens: 3, total: 9, rate: 1.5 } }],
+      ["user", { content: "" }], ["assistant", { content: "", calls: [{ id: "", name: "f", arguments: "{\"a\":\"(1)\"}" }] }],
+      ["user", { content: " <!-- tenon2: assistant -->" }], ["assistant", { content: "cut", state: "interrupted", error: { status: 0, type: "", text: "gone", cut: true } }]];
+    for (const [role, fields] of contents) {
+      const message = tree.newMessage(conversation, conversation.leaf, role, fields);
+      messages.set(message.id, message);
+      conversation.leaf = message.id;
+    }
+    const plain = ({ conversation: { id, leaf, created, ...rest }, messages: all }) => [{ ...rest, updated: 0, draft: "" }, tree.pathTo(all, leaf).map(({ id: _, conversation: __, parent: ___, ...message }) => message)];
+    const [back] = tree.fromFile(tree.toJSON([{ conversation: { ...conversation, draft: "unsent" }, messages }]));
+    assert.deepEqual(plain(back), plain({ conversation, messages }));
+    const path = tree.pathTo(messages, conversation.leaf), file = tree.toMarkdown(conversation, path, { user: "Sie", assistant: "Modell" });
+    for (const source of [file, file.replaceAll("\n", "\r\n")]) {
+      const [read] = tree.fromFile(source), of = (list) => list.map(({ role, content, reasoning, attachments, calls }) => ({ role, content, reasoning, calls, attachments: attachments?.map(({ name, text }) => ({ name, text })) }));
+      assert.deepEqual(of(tree.pathTo(read.messages, read.conversation.leaf)), of(path));
+      assert.equal(read.conversation.system, conversation.system);
+      assert.equal(read.conversation.title, "Round trip");
+    }
+    const [other] = tree.fromFile("# Notes\n\n## Me\n\nhello\n\n## It\n\nhi\n");
+    assert.deepEqual(tree.pathTo(other.messages, other.conversation.leaf).map(({ role, content }) => role + content), ["userhello", "assistanthi"], "Markdown from elsewhere");
+  },
   "event streams may be cut anywhere"() {
     const text = "data: {\"a\":1}\r\n\r\n: ping\n\ndata:{\"b\":2}\n\nevent: x\ndata: [DONE]\n\n";
     for (let cut = 0; cut <= text.length; cut++) {

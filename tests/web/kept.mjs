@@ -124,6 +124,99 @@ export const keptTests = {
     await tab.reload();
     assert.deepEqual(await tab.texts(".message .text"), ["hello", "kept on the screen"]);
   },
+  async "without storage, other conversations keep their words too, and the browser asks before they go"({ tab, stub }) {
+    await tab.eval(() => {
+      globalThis.realPut = IDBObjectStore.prototype.put;
+      IDBObjectStore.prototype.put = function put() { throw new DOMException("full", "QuotaExceededError"); };
+    });
+    stub.next = { text: "kept in memory" };
+    await tab.ask("hello");
+    await tab.click("#new");
+    stub.next = { text: "another answer" };
+    await tab.ask("other");
+    await tab.click("#list .title", 1);
+    await tab.until(() => document.querySelectorAll(".message").length === 2 && document.querySelector(".message .text").textContent === "hello", "the first conversation");
+    assert.equal(await tab.text(".message.assistant .text"), "kept in memory");
+    await tab.type("MEMORY", "#search");
+    await tab.until(() => document.querySelectorAll("#list li").length === 1, "search finds what is not stored");
+    await tab.eval(() => {
+      globalThis.saved = [];
+      URL.createObjectURL = (blob) => { globalThis.saved.push(blob); return "data:,x"; };
+      HTMLAnchorElement.prototype.click = function click() {};
+    });
+    await tab.clickText("Export all", "#banner button");
+    await tab.until(() => globalThis.saved.length === 1, "the file");
+    assert.match(await tab.eval(() => globalThis.saved[0].text()), /kept in memory[^]*another answer|another answer[^]*kept in memory/);
+    const asks = () => tab.eval(() => !dispatchEvent(new Event("beforeunload", { cancelable: true })));
+    assert.equal(await asks(), false, "what fits into the other storage is safe");
+    await tab.eval(() => {
+      globalThis.realSet = Storage.prototype.setItem;
+      Storage.prototype.setItem = function setItem() { throw new DOMException("full", "QuotaExceededError"); };
+    });
+    assert.equal(await asks(), true);
+    await tab.eval(() => {
+      IDBObjectStore.prototype.put = globalThis.realPut;
+      Storage.prototype.setItem = globalThis.realSet;
+    });
+    await tab.clickText("Try again", "#banner button");
+    await tab.until(() => !document.getElementById("banner").textContent, "saved");
+    assert.equal(await asks(), false);
+    await tab.reload();
+    assert.equal(await tab.count("#list li"), 2);
+  },
+  async "a changed text that cannot be sent yet stays, also after a reload"({ tab, stub }) {
+    stub.next = { text: "one" };
+    await tab.ask("first");
+    stub.next = { text: story.repeat(30), rate: 60 };
+    await tab.send("second");
+    await tab.until(() => document.querySelectorAll(".message.assistant .text")[1]?.textContent.length > 10, "text arrives");
+    await tab.click(".message.user " + tab.button("Edit"));
+    await tab.key("Control", "a");
+    await tab.page.keyboard.type("a better question");
+    await tab.clickText("Send", ".edit button");
+    await tab.until(() => /Stop it first/.test(document.querySelector(".toast")?.textContent), "it says why not");
+    assert.equal(await tab.eval(() => document.querySelector(".edit textarea").value), "a better question");
+    await tab.key("Escape"); // in the field: gives up the change
+    await tab.click(".message.user " + tab.button("Edit"));
+    await tab.key("Control", "a");
+    await tab.page.keyboard.type("a third question");
+    await tab.reload();
+    assert.equal(await tab.eval(() => document.querySelector(".edit textarea").value), "a third question");
+    stub.next = { text: "the answer" };
+    await tab.clickText("Send", ".edit button");
+    await tab.until(() => document.querySelectorAll(".message").length === 2 && document.querySelector(".message.user .text")?.textContent === "a third question", "the branch");
+    await tab.finished();
+    await tab.reload();
+    assert.equal(await tab.count(".edit"), 0);
+  },
+  async "what two tabs change of one conversation is kept"({ tab, stub, context }) {
+    stub.next = { text: "one" };
+    await tab.ask("a conversation");
+    const other = await Tab.open(context, stub.url);
+    await other.click("#new");
+    await tab.front();
+    stub.next = { text: "two" };
+    await tab.ask("goes on");
+    await other.front();
+    await other.click("#list .title");
+    await other.until(() => document.querySelectorAll(".message").length === 4, "the newest messages");
+    await other.click("#list .title");
+    await other.key("F2");
+    await other.page.keyboard.type("Renamed there");
+    await other.key("Enter");
+    await tab.front();
+    await tab.until(() => document.querySelector("#list .title").textContent === "Renamed there" && document.title.startsWith("Renamed there"), "the title comes over");
+    stub.next = { text: "three" };
+    await tab.ask("and on");
+    await tab.reload();
+    assert.equal(await tab.text("#list .title"), "Renamed there");
+    assert.equal(await tab.count(".message"), 6);
+    await other.front();
+    await other.reload();
+    assert.equal(await other.count(".message"), 6);
+    assert.equal(await other.text("#list .title"), "Renamed there");
+    await other.page.close();
+  },
   async "drafts and documents stay after a reload, in each tab its own"({ tab, stub, context }) {
     const field = (of) => of.eval(() => document.getElementById("input").value), file = join(tmpdir(), "tenon-draft.txt");
     writeFileSync(file, "words of a document");

@@ -13,14 +13,15 @@ export function onAnswers(handlers) {
 }
 export const runOf = (id) => runs.get(id);
 export const runIn = (conversation) => [...runs.values()].find((run) => run.conversation.id === conversation.id);
-export const anyRun = () => runs.size > 0;
+export const runningAs = (id) => [...runs.values()].find((run) => run.conversation.id === id)?.conversation;
 export function stopAnswer(conversation) {
   runIn(conversation)?.controller.abort();
 }
 
-// Starts an answer to the message `parent`. Returns the new message at once.
-export function startAnswer(conversation, messages, parent) {
-  const message = newMessage(conversation, parent, "assistant", { state: "running", model: server.model });
+// Starts an answer to the message `parent`. Returns the new message at once. `failed` is an answer that has no word yet: it is tried again.
+export function startAnswer(conversation, messages, parent, failed) {
+  const fields = { state: "running", model: server.model, error: undefined, note: undefined, finish: undefined };
+  const message = failed ? Object.assign(failed, fields) : newMessage(conversation, parent, "assistant", fields);
   messages.set(message.id, message);
   conversation.leaf = message.id;
   conversation.updated = Date.now();

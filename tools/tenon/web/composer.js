@@ -1,7 +1,7 @@
 // The field for the next message: text, documents, what they cost, and what to do when they do not fit.
 import { $, announce, element, icon, iconButton, toast } from "./dom.js";
 import { number, t } from "./i18n.js";
-import { currentPath, markForgotten, open, sendMessage } from "./conversation.js";
+import { currentPath, editLast, markForgotten, open, sendMessage } from "./conversation.js";
 import { answerRoom, planContext, summarise } from "./context.js";
 import { runIn, stopAnswer } from "./answer.js";
 import { readDocument } from "./attachments.js";
@@ -14,7 +14,10 @@ let pending = null; // what waits for the choice of what to forget, besides send
 let files = []; // { name, text, note, tokens }
 let plan = null; // of planContext
 let counting = null, countTimer = 0, saveTimer = 0;
+let unsaved = null; // the conversation whose draft is stored soon
 let hooks = { sent() {} };
+
+const touch = matchMedia("(hover: none) and (pointer: coarse)");
 
 export function initComposer(handlers) {
   hooks = handlers;
@@ -24,7 +27,8 @@ export function initComposer(handlers) {
   $("stop").append(icon("stop"));
   input.addEventListener("input", () => { grow(); keepDraft(); countLater(); });
   input.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key === "ArrowUp" && !input.value && editLast()) event.preventDefault();
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || (touch.matches && !event.ctrlKey)) return; // keyboards on a screen have no Shift+Enter
     event.preventDefault();
     $("form").requestSubmit();
   });
@@ -33,11 +37,7 @@ export function initComposer(handlers) {
     event.preventDefault();
     addFiles(event.clipboardData.files);
   });
-  addEventListener("pagehide", () => { // what was typed in the last moment
-    if (!saveTimer) return;
-    clearTimeout(saveTimer);
-    hooks.draft(open.conversation);
-  });
+  addEventListener("pagehide", saveNow); // what was typed in the last moment
   $("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
   $("stop").addEventListener("click", () => stopAnswer(open.conversation));
   $("attach").addEventListener("click", () => $("files").click());
@@ -46,7 +46,7 @@ export function initComposer(handlers) {
 }
 
 function initDrop() {
-  const area = $("chat"), holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
+  const area = document.body, holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
   let depth = 0;
   area.addEventListener("dragenter", (event) => { if (holdsFiles(event)) { depth++; area.classList.add("drop"); } });
   area.addEventListener("dragleave", (event) => { if (holdsFiles(event) && --depth <= 0) area.classList.remove("drop"); });
@@ -56,7 +56,8 @@ function initDrop() {
     area.classList.remove("drop");
     if (!holdsFiles(event)) return;
     event.preventDefault();
-    addFiles(event.dataTransfer.files);
+    if (event.target.closest("#side")) hooks.import(event.dataTransfer.files);
+    else if (!$("chat").hidden && !$("settings").open) addFiles(event.dataTransfer.files);
   });
 }
 
@@ -87,12 +88,27 @@ export async function addFiles(list) {
   countLater(0);
 }
 
+// What fits of each document: those that are short enough stay whole, the others share the rest of the context equally.
+function roomOfFiles() {
+  const rooms = new Map(), counted = files.filter(({ tokens }) => tokens).sort((a, b) => a.tokens - b.tokens);
+  let left = server.context - answerRoom() - Math.ceil(((open.conversation?.system.length ?? 0) + $("input").value.length) / 3) - 64;
+  counted.forEach((file, i) => {
+    const share = Math.max(0, Math.floor(left / (counted.length - i)) - 16); // 16 for its name
+    rooms.set(file, server.context ? share : Infinity);
+    left -= Math.min(file.tokens, share) + 16;
+  });
+  return rooms;
+}
+
 function drawFiles() {
+  const rooms = roomOfFiles(), long = files.filter((file) => file.tokens > rooms.get(file));
+  const all = element("button", { type: "button" }, t("shortenAll"));
+  all.addEventListener("click", () => Promise.all(long.map((file) => shortenFile(file, rooms.get(file)))));
   $("attached").replaceChildren(...files.map((file) => {
     const text = [file.name, file.note, file.tokens && t("tokens", { n: number(file.tokens) })].filter(Boolean).join(" · ");
     const chip = element("span", { className: "chip" }, icon("attach"), element("span", {}, text));
-    const room = server.context - answerRoom() - 64;
-    if (file.tokens && server.context && file.tokens > room) {
+    const room = rooms.get(file);
+    if (file.tokens > room) {
       const shorten = element("button", { type: "button" }, t("keepFitting", { n: number(room) }));
       shorten.addEventListener("click", () => shortenFile(file, room));
       chip.classList.add("warn");
@@ -105,7 +121,7 @@ function drawFiles() {
       countLater(0);
     }));
     return chip;
-  }));
+  }), ...(long.length > 1 ? [all] : []));
 }
 
 // Keeps the beginning of a document, up to a number of tokens.
@@ -127,11 +143,19 @@ function keepDraft() {
   if (!conversation) return;
   conversation.draft = $("input").value;
   conversation.draftFiles = files;
+  saveSoon(conversation);
+}
+export function saveSoon(conversation) {
+  if (unsaved !== conversation) saveNow();
+  unsaved = conversation;
   clearTimeout(saveTimer);
-  saveTimer = setTimeout(() => {
-    saveTimer = 0;
-    hooks.draft(conversation);
-  }, 300);
+  saveTimer = setTimeout(saveNow, 300);
+}
+function saveNow() {
+  clearTimeout(saveTimer);
+  const conversation = unsaved;
+  unsaved = null;
+  if (conversation) hooks.draft(conversation);
 }
 export function showDraft() {
   $("input").value = open.conversation?.draft ?? "";
@@ -275,7 +299,7 @@ async function send() {
     $("input").value = now.startsWith(typed) ? now.slice(typed.length) : now;
     Object.assign(conversation, { draft: $("input").value, draftFiles: files });
     clearTimeout(saveTimer);
-    saveTimer = 0;
+    unsaved = null;
     $("full").hidden = true;
     drawFiles();
     grow();

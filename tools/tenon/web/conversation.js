@@ -1,14 +1,14 @@
 // The conversation on the screen: its messages, versions, and the end of the text while it grows.
-import { $, announce, icon } from "./dom.js";
+import { $, announce, icon, toast } from "./dom.js";
 import { t } from "./i18n.js";
-import { isRunning, newMessage, newestLeaf, pathTo } from "./tree.js";
+import { childrenOf, isRunning, newMessage, newestLeaf, pathTo } from "./tree.js";
 import { loadMessages, runsElsewhere, saveConversation, saveMessage, tellTabs } from "./store.js";
 import { continueAnswer, runIn, runOf, startAnswer } from "./answer.js";
 import { buildNow, expectedHeight, forgetWaiting, loadMarkdown, MessageView, observe } from "./message.js";
 
 export const open = { conversation: null, messages: new Map() };
 const views = new Map(); // message id → MessageView
-let hooks = { changed() {}, settings() {}, empty() {}, room: async () => true };
+let hooks = { changed() {}, settings() {}, empty() {}, edited() {}, room: async () => true };
 let makeView = null;
 let follows = true; // the end of the text stays in view
 let lastTop = 0;    // where the view was scrolled to
@@ -69,7 +69,7 @@ export async function openConversation(conversation, target) {
   if (run) messages.set(run.message.id, run.message); // its text is newer than what is stored
   Object.assign(open, { conversation, messages });
   if (target && messages.has(target)) conversation.leaf = newestLeaf(messages, target);
-  if (!messages.has(conversation.leaf)) conversation.leaf = newestLeaf(messages, null);
+  conversation.leaf = newestLeaf(messages, messages.has(conversation.leaf) ? conversation.leaf : null); // another tab may have gone on
   drawConversation(target);
   settleAll();
 }
@@ -179,8 +179,17 @@ export function messageEnded(message) {
 // ---- Actions ----
 
 function addAnswer(parent) {
-  const message = startAnswer(open.conversation, open.messages, parent);
-  return message;
+  return startAnswer(open.conversation, open.messages, parent);
+}
+
+// Redraws the messages. The focus stays on the action that was chosen by key, or goes to the field where that is gone.
+function redrawAll() {
+  const focused = document.activeElement, article = focused?.closest?.("#thread > article"), byKey = article && focused.matches(":focus-visible");
+  const index = byKey ? [...$("thread").children].indexOf(article) : -1, label = byKey ? focused.getAttribute("aria-label") : null;
+  drawConversation();
+  if (!byKey) return;
+  const buttons = [...$("thread").children[index]?.querySelectorAll("footer button:not(:disabled)") ?? []];
+  (buttons.find((button) => label && button.getAttribute("aria-label") === label) ?? buttons.find((button) => button.closest(".versions")) ?? $("input")).focus();
 }
 
 function branchFrom(parentId, then) {
@@ -188,7 +197,7 @@ function branchFrom(parentId, then) {
   if (runIn(conversation)) return false;
   conversation.leaf = parentId;
   then();
-  drawConversation();
+  redrawAll();
   return true;
 }
 
@@ -212,15 +221,28 @@ export function sendMessage(text, attachments) {
 // `again` is called after the choice.
 async function hasRoom(path, keep, again) {
   const { conversation } = open;
+  if (runIn(conversation)) toast(t("stopFirst"), null, null, 5);
   return !runIn(conversation) && await hooks.room(path, keep, again) && open.conversation === conversation && !runIn(conversation);
 }
 
 const actions = {
+  // A text that is being changed is kept with the conversation until it is sent or given up.
+  edited: (message) => open.conversation?.edits?.[message.id],
+  keepEdit(message, text) {
+    const { [message.id]: _, ...others } = open.conversation.edits ?? {};
+    open.conversation.edits = text === undefined ? others : { ...others, [message.id]: text };
+    hooks.edited();
+  },
   // A changed text becomes a new version of the message: a user's gets a new answer, an answer stays as it was written.
   async edit(message, text) {
+    if (message.role !== "user" && runIn(open.conversation)) {
+      toast(t("stopFirst"), null, null, 5);
+      return;
+    }
     const copy = newMessage(open.conversation, message.parent, message.role, { content: text, attachments: message.attachments, model: message.model });
     if (message.role === "user" && !await hasRoom([...pathTo(open.messages, message.parent), copy], 1, () => actions.edit(message, text))) return;
     branchFrom(message.parent, () => {
+      actions.keepEdit(message, undefined);
       open.messages.set(copy.id, copy);
       saveMessage(copy);
       if (message.role === "user") addAnswer(copy.id);
@@ -233,7 +255,9 @@ const actions = {
   // Another answer: to this message, or in the stead of this answer.
   async answer(message) {
     const parent = message.role === "user" ? message.id : message.parent;
-    if (await hasRoom(pathTo(open.messages, parent), 1, () => actions.answer(message))) branchFrom(parent, () => addAnswer(parent));
+    if (!await hasRoom(pathTo(open.messages, parent), 1, () => actions.answer(message))) return;
+    const failed = message.state === "failed" && !childrenOf(open.messages, message.id).length ? message : null;
+    branchFrom(parent, () => startAnswer(open.conversation, open.messages, parent, failed));
   },
   // Goes on with an answer. Where messages follow it, a copy is continued, so that they keep what they answered.
   async go(message) {
@@ -245,7 +269,7 @@ const actions = {
       messages.set(target.id, target);
       conversation.leaf = target.id;
       continueAnswer(conversation, messages, target);
-      drawConversation();
+      redrawAll();
     } else {
       continueAnswer(conversation, messages, target);
       views.get(target.id)?.update();
@@ -255,15 +279,20 @@ const actions = {
   select(message) {
     open.conversation.leaf = newestLeaf(open.messages, message.id);
     saveConversation(open.conversation);
-    drawConversation();
+    redrawAll();
     views.get(message.id)?.node.scrollIntoView({ block: "nearest" });
   },
   settings: (field) => hooks.settings(field),
 };
 
-export function regenerateLast() {
-  const last = currentPath().at(-1);
-  if (last) actions.answer(last);
+// Edits the last message of the user. Returns whether there is one.
+export function editLast() {
+  const view = views.get(currentPath().findLast(({ role }) => role === "user")?.id);
+  if (!view) return false;
+  buildNow(view.node);
+  view.edit();
+  view.node.scrollIntoView({ block: "nearest" });
+  return true;
 }
 
 // A message from another tab.
@@ -280,6 +309,7 @@ export function takeMessage(conversation, message) {
   if (follow) {
     open.conversation.leaf = message.id;
     appendView(message);
+    markForgotten();
   }
   hooks.changed();
 }

@@ -1,5 +1,5 @@
 // Small helpers for nodes of the document: elements, icons, the clipboard, messages for screen readers.
-import { t } from "./i18n.js";
+import { number, t } from "./i18n.js";
 
 export const $ = (id) => document.getElementById(id);
 
@@ -64,18 +64,19 @@ export function announce(text) {
   $("announce").textContent = text;
 }
 
-// A message at the bottom with an optional action; it goes by itself.
+// A message at the top with an optional action; it goes by itself, but not while it is pointed at or has the focus.
 export function toast(text, label, action, seconds = 10) {
   const node = element("div", { className: "toast", role: "status" }, element("span", {}, text));
   const remove = () => node.remove();
   if (label) {
-    const button = element("button", { type: "button" }, label);
+    const button = element("button", { type: "button", className: "action" }, label);
     button.addEventListener("click", () => { remove(); action(); });
     node.append(button);
   }
   node.append(iconButton("close", t("close"), remove));
   $("toasts").append(node);
-  setTimeout(remove, seconds * 1000);
+  const later = () => setTimeout(() => (node.matches(":hover, :focus-within") ? later() : remove()), seconds * 1000);
+  later();
   return node;
 }
 
@@ -89,5 +90,5 @@ export function bytesText(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let i = 0;
   for (; bytes >= 1024 && i < units.length - 1; i++) bytes /= 1024;
-  return `${bytes >= 100 || i === 0 ? Math.round(bytes) : bytes.toFixed(bytes >= 10 ? 1 : 2)} ${units[i]}`;
+  return `${number(bytes, bytes >= 100 || i === 0 ? 0 : bytes >= 10 ? 1 : 2)} ${units[i]}`;
 }

@@ -4,10 +4,10 @@ import { loadLanguage, number, t } from "./i18n.js";
 import { loadItem, loadTabItem, onStoreFailure, onTabMessage, openStore, removeConversation, retryWrites, runsElsewhere, saveConversation, saveItem, saveTabItem, tellTabs } from "./store.js";
 import { newConversation } from "./tree.js";
 import { followTabs, onAnswers, stopAnswer } from "./answer.js";
-import { currentPath, initConversation, messageChanged, messageEnded, open, openConversation, showEmpty, takeMessage } from "./conversation.js";
-import { drawState, initComposer, recount, roomFor, setText, showDraft } from "./composer.js";
-import { drawList, exportAll, initSidebar, list, loadList, takeOldConversations } from "./sidebar.js";
-import { initSettings, markSettings, openSettings } from "./settings_dialog.js";
+import { currentPath, drawConversation, initConversation, messageChanged, messageEnded, open, openConversation, showEmpty, takeMessage } from "./conversation.js";
+import { drawState, initComposer, recount, roomFor, saveSoon, setText, showDraft } from "./composer.js";
+import { drawList, exportAll, importFile, initSidebar, list, loadList, takeOldConversations } from "./sidebar.js";
+import { drawSettings, initSettings, markSettings, openSettings } from "./settings_dialog.js";
 import { loadSettings, settings } from "./settings.js";
 import { chooseModel, loadModels, loadProperties, server } from "./server.js";
 
@@ -26,6 +26,19 @@ function store(conversation) {
   list.all.sort((a, b) => b.updated - a.updated);
   if (conversation.id === open.conversation?.id) saveTabItem("current", conversation.id);
   drawList();
+}
+
+// What another tab says about a conversation. The branch that is open here stays.
+function takeConversation(conversation) {
+  const known = list.all.find(({ id }) => id === conversation.id);
+  if (!known) {
+    list.all.unshift(conversation);
+    return;
+  }
+  const { title, named, updated, skip, summary, leaf } = conversation;
+  Object.assign(known, { title, named, updated, skip, summary });
+  if (known !== open.conversation) known.leaf = leaf;
+  list.all.sort((a, b) => b.updated - a.updated);
 }
 
 async function show(conversation, target) {
@@ -52,7 +65,6 @@ function afterOpen() {
   showDraft();
   drawState();
   drawSystemMark();
-  document.title = open.conversation?.title ? `${open.conversation.title} – Tenon` : "Tenon";
 }
 
 // What was typed or attached before anything was sent is stored too.
@@ -73,7 +85,7 @@ async function takeDraft(id) {
 }
 
 function drawSystemMark() {
-  $("system-mark").textContent = open.conversation?.system.trim() ? t("hasSystem") : "";
+  $("system-mark").hidden = !open.conversation?.system.trim();
 }
 
 // ---- The empty view ----
@@ -149,9 +161,20 @@ async function showView(memory) {
   memoryView?.show(memory && !$("memory").hidden);
 }
 
-function closeMenu() {
-  $("side").classList.remove("open");
-  $("menu").setAttribute("aria-expanded", "false");
+// The list of conversations lies over the rest on narrow screens, and beside it on others, where it can be folded away.
+const narrow = matchMedia("(max-width: 48rem)");
+function openMenu(opens) {
+  $("side").classList.toggle("open", opens);
+  markMenu();
+}
+const closeMenu = () => openMenu(false);
+function foldSide(folded) {
+  document.body.classList.toggle("folded", folded);
+  saveItem("folded", folded || undefined);
+  markMenu();
+}
+function markMenu() {
+  $("menu").setAttribute("aria-expanded", narrow.matches ? $("side").classList.contains("open") : !document.body.classList.contains("folded"));
 }
 
 function initFrame() {
@@ -160,9 +183,13 @@ function initFrame() {
   $("settings-open").append(icon("settings"));
   $("settings-close").append(icon("close"));
   $("menu").addEventListener("click", () => {
-    $("menu").setAttribute("aria-expanded", $("side").classList.toggle("open"));
-    if ($("side").classList.contains("open")) $("new").focus();
+    if (narrow.matches) openMenu(!$("side").classList.contains("open"));
+    else foldSide(!document.body.classList.contains("folded"));
+    if ($("new").checkVisibility()) $("new").focus();
   });
+  narrow.addEventListener("change", markMenu);
+  foldSide(loadItem("folded", false));
+  $("system-mark").addEventListener("click", () => openSettings("system"));
   document.querySelector("main").addEventListener("pointerdown", closeMenu); // on a phone it covers the rest
   $("show-chat").addEventListener("click", () => showView(false));
   $("show-memory").addEventListener("click", () => showView(true));
@@ -182,22 +209,25 @@ function initFrame() {
   document.addEventListener("keydown", onKey);
 }
 
-// Keys that work everywhere: Escape stops, Ctrl+K searches, Ctrl+Shift+O starts a conversation, / goes to the field.
+// Keys that work everywhere: Escape stops, Ctrl+K searches, Ctrl+Shift+O starts a conversation, Ctrl+Z undoes, / goes to the field.
 function onKey(event) {
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName), command = event.ctrlKey || event.metaKey;
   if (event.key === "Escape" && !$("settings").open && !document.querySelector(":popover-open")) {
-    if ($("side").classList.contains("open") && $("menu").checkVisibility()) {
+    if ($("side").classList.contains("open") && narrow.matches) {
       closeMenu();
       $("menu").focus();
     } else if (open.conversation) stopAnswer(open.conversation);
   } else if (command && event.key.toLowerCase() === "k") {
     event.preventDefault();
-    $("side").classList.add("open");
-    $("menu").setAttribute("aria-expanded", "true");
+    if (narrow.matches) openMenu(true);
+    else foldSide(false);
     $("search").focus();
   } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
     event.preventDefault();
     start();
+  } else if (command && event.key.toLowerCase() === "z" && !typing && document.querySelector(".toast .action")) {
+    event.preventDefault();
+    [...document.querySelectorAll(".toast .action")].at(-1).click();
   } else if (event.key === "/" && !typing && !command) {
     event.preventDefault();
     $("input").focus();
@@ -208,10 +238,11 @@ function onKey(event) {
 
 function initParts() {
   initFrame();
-  initConversation({ changed: () => { drawState(); drawList(); recount(); }, settings: openSettings, empty: drawEmpty, room: roomFor });
+  initConversation({ changed: () => { drawState(); drawList(); recount(); }, settings: openSettings, empty: drawEmpty, edited: () => saveSoon(open.conversation), room: roomFor });
   initComposer({
     sent: (conversation) => { store(conversation); drawState(); },
     draft: saveDraft,
+    import: async (files) => { for (const file of [...files]) await importFile(file); },
   });
   initSidebar({ open: show, start });
   initSettings({
@@ -219,8 +250,11 @@ function initParts() {
     language: async (code) => {
       saveItem("language", code);
       await loadLanguage(code);
-      $("settings").close();
-      location.reload();
+      drawSettings();
+      drawSystemMark();
+      drawConversation();
+      memoryView?.rebuild();
+      connect();
     },
     system: (text) => {
       open.conversation.system = text;
@@ -231,7 +265,7 @@ function initParts() {
   });
   onAnswers({ change: messageChanged, end: (message, conversation) => { messageEnded(message); store(conversation); drawState(); } });
   followTabs((id) => open.messages.get(id), (conversation, message) => {
-    if (!isStored(conversation)) list.all.unshift(conversation);
+    takeConversation(conversation);
     takeMessage(conversation, message);
     drawList();
   });

@@ -1,8 +1,9 @@
 // One message on the screen: text, reasoning, tool calls, notices and actions.
 import { copyText, element, icon, iconButton } from "./dom.js";
-import { number, t } from "./i18n.js";
+import { language, number, t } from "./i18n.js";
 import { isRunning, versionsOf } from "./tree.js";
 import { runOf } from "./answer.js";
+import { fields } from "./settings.js";
 import { server } from "./server.js";
 
 let markdown = null; // { makeView }: the parser is loaded with the first message
@@ -75,6 +76,8 @@ export class MessageView {
     this.view = this.makeView(text, observe);
     if (user) text.setAttribute("dir", "auto");
     this.update();
+    const edited = this.actions.edited(this.message);
+    if (edited !== undefined) this.edit(edited);
   }
 
   #file({ name, text, tokens }) {
@@ -167,8 +170,9 @@ export class MessageView {
       return node;
     };
     if (error?.status === 401) return [link(t("enterKey"), "key")];
-    if (error?.type === "invalid_schema") return [link(t("openFormat"), "format-text")];
-    return [];
+    if (error?.type === "invalid_schema" || /^(grammar|schema):/.test(error?.text)) return [link(t("openFormat"), "format-text")];
+    const field = error?.status === 400 && fields.find(({ name }) => error.text.startsWith(name + " "));
+    return field ? [link(t("openSetting", { name: t("name_" + field.name) }), "field-" + field.name)] : [];
   }
 
   #foot() {
@@ -181,28 +185,31 @@ export class MessageView {
     }
     const copy = iconButton("copy", t("copyMessage"), () => copyText(message.content, copy));
     if (message.content) nodes.push(copy);
-    if (message.role === "user") nodes.push(iconButton("edit", t("edit"), () => this.edit()), iconButton("refresh", t("answerAgain"), () => actions.answer(message)));
+    if (message.role === "user") nodes.push(iconButton("edit", t("edit"), () => this.edit(), { "data-action": "edit" }), iconButton("refresh", t("answerAgain"), () => actions.answer(message)));
     else {
       nodes.push(iconButton("refresh", t("regenerate"), () => actions.answer(message)));
       if (message.content || message.reasoning) nodes.push(iconButton("play", t("continueFrom"), () => actions.go(message)));
-      nodes.push(iconButton("edit", t("editAnswer"), () => this.edit()));
+      nodes.push(iconButton("edit", t("editAnswer"), () => this.edit(), { "data-action": "edit" }));
     }
-    if (message.stats) nodes.push(element("span", { className: "stats" }, statisticsText(message.stats)));
+    if (message.stats) nodes.push(statisticsNode(message));
     return nodes;
   }
 
-  // Editing makes a new version; the old one stays.
-  edit() {
+  // Editing makes a new version; the old one stays. `edited` is a text of before a reload.
+  edit(edited) {
     const { message, parts, actions } = this;
-    const field = element("textarea", { value: message.content, rows: Math.min(20, message.content.split("\n").length + 1), "aria-label": t("editMessage"), dir: "auto" });
+    const field = element("textarea", { value: edited ?? message.content, rows: Math.min(20, message.content.split("\n").length + 1), "aria-label": t("editMessage"), dir: "auto" });
     const save = element("button", { type: "submit", className: "main" }, t(message.role === "user" ? "sendEdit" : "saveEdit")), cancel = element("button", { type: "button" }, t("cancel"));
     const form = element("form", { className: "edit" }, field, element("div", { className: "row" }, save, cancel, element("span", { className: "dim" }, t("editKeeps"))));
     const close = () => {
       form.replaceWith(parts.text);
       parts.foot.hidden = false;
+      actions.keepEdit(message, undefined);
+      parts.foot.querySelector(`[data-action="edit"]`)?.focus();
     };
+    field.addEventListener("input", () => actions.keepEdit(message, field.value));
     cancel.addEventListener("click", close);
-    field.addEventListener("keydown", (event) => {
+    form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         event.stopPropagation();
         close();
@@ -210,19 +217,23 @@ export class MessageView {
     });
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      close();
-      if (field.value.trim() && field.value !== message.content) actions.edit(message, field.value);
+      if (field.value.trim() && field.value !== message.content) actions.edit(message, field.value); // it stays until that is done
+      else close();
     });
     parts.text.replaceWith(form);
     parts.foot.hidden = true;
-    field.focus();
+    if (edited === undefined) field.focus();
   }
 }
 
-export function statisticsText({ tokens, rate, cached, prompt, drafted, accepted }) {
-  const parts = [t("tokens", { n: number(tokens) })];
-  if (rate) parts.push(t("perSecond", { n: number(rate, 1) }));
-  if (cached) parts.push(t("cachedOf", { n: number(cached), total: number(prompt) }));
-  if (drafted) parts.push(t("draftsAccepted", { n: number(accepted), total: number(drafted) }));
-  return parts.join(" · ");
+// What an answer took: tokens and speed, and the rest when it is opened.
+function statisticsNode({ stats: { tokens, rate, promptRate, cached, prompt, drafted, accepted }, created }) {
+  const rows = [[t("statTime"), new Date(created).toLocaleString(language(), { dateStyle: "medium", timeStyle: "short" })], [t("statPrompt"), t("tokens", { n: number(prompt) })]];
+  if (cached) rows.push([t("statCached"), t("cachedOf", { n: number(cached), total: number(prompt) })]);
+  if (promptRate) rows.push([t("prefill"), t("perSecond", { n: number(promptRate) })]);
+  if (rate) rows.push([t("statDecode"), t("perSecond", { n: number(rate, 1) })]);
+  if (drafted) rows.push([t("statDrafts"), t("draftsAccepted", { n: number(accepted), total: number(drafted) })]);
+  const summary = [t("tokens", { n: number(tokens) }), rate && t("perSecond", { n: number(rate, 1) })].filter(Boolean).join(" · ");
+  return element("details", { className: "stats" }, element("summary", {}, summary),
+    element("dl", {}, ...rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)])));
 }

@@ -1,6 +1,6 @@
 // The dialog of settings. Values that differ from the server's are marked and can be reset one by one.
 import { $, element, iconButton, toast } from "./dom.js";
-import { language, languageNames, t } from "./i18n.js";
+import { language, languageNames, number, t } from "./i18n.js";
 import { builtInPresets, fields, saveSettings, settings, setValue } from "./settings.js";
 import { server } from "./server.js";
 import { loadItem, saveItem } from "./store.js";
@@ -82,8 +82,7 @@ export const markSettings = drawChanged;
 
 function fieldNode({ name, min, max, step }) {
   const id = "field-" + name, standard = server.defaults[name];
-  const input = element("input", { id, type: "number", min, max, step: "any", inputMode: "decimal", placeholder: standard === undefined ? "" : String(standard), value: settings.values[name] ?? "", "aria-describedby": id + "-help" });
-  input.step = step;
+  const input = element("input", { id, type: "number", min, max, step, inputMode: min < 0 ? "text" : "decimal", placeholder: standard === undefined ? "" : String(standard), value: settings.values[name] ?? "", "aria-describedby": id + "-help" });
   const reset = iconButton("refresh", t("resetField", { name: t("name_" + name) }), () => {
     input.value = "";
     change();
@@ -101,9 +100,16 @@ function fieldNode({ name, min, max, step }) {
     node.classList.toggle("changed", changed);
     reset.hidden = !changed;
   };
-  input.addEventListener("input", () => { if (input.checkValidity()) change(); });
+  const problem = element("p", { className: "problem", role: "status" });
+  input.addEventListener("input", () => {
+    const { badInput, rangeOverflow, rangeUnderflow, stepMismatch } = input.validity; // steps are for the arrow keys; any number between them will do
+    const wrong = badInput || rangeOverflow || rangeUnderflow || (stepMismatch && step === 1);
+    problem.textContent = wrong ? t(step === 1 ? "wholeNumber" : "anyNumber", { min: number(min), max: number(max) }) : "";
+    input.setAttribute("aria-invalid", wrong);
+    if (!wrong) change();
+  });
   node.append(element("label", { htmlFor: id }, t("name_" + name)), element("span", { className: "entry" }, input, reset),
-    element("p", { id: id + "-help", className: "help" }, t("help_" + name)));
+    element("p", { id: id + "-help", className: "help" }, t("help_" + name)), problem);
   show();
   return node;
 }

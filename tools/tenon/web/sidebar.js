@@ -1,9 +1,9 @@
 // The list of conversations: open, rename, delete with undo, search, export and import.
 import { $, announce, download, element, icon, iconButton, toast } from "./dom.js";
-import { t } from "./i18n.js";
+import { language, t } from "./i18n.js";
 import { fromFile, pathTo, titleFrom, toJSON, toMarkdown } from "./tree.js";
 import { loadConversations, loadMessages, removeConversation, saveConversation, saveMessage, searchMessages, tellTabs } from "./store.js";
-import { runIn, stopAnswer } from "./answer.js";
+import { runIn, runningAs, stopAnswer } from "./answer.js";
 import { open } from "./conversation.js";
 
 export const list = { all: [], drafts: [] }; // newest first; drafts are conversations of which nothing was sent yet
@@ -32,9 +32,23 @@ export async function loadList() {
   const all = await loadConversations();
   const age = (time) => (time ? Date.now() - time : 0), isOld = ({ deleted, draftOnly, updated }) => age(deleted) > 10 * 60e3 || (draftOnly && age(updated) > 30 * 86400e3);
   for (const { id } of all.filter(isOld)) removeConversation(id);
-  const kept = all.filter((conversation) => !conversation.deleted && !isOld(conversation));
+  const kept = all.filter((conversation) => !conversation.deleted && !isOld(conversation)).map(known);
   list.all = kept.filter(({ draftOnly }) => !draftOnly);
   list.drafts = kept.filter(({ draftOnly }) => draftOnly);
+}
+
+// What another tab changed goes into the object that this tab uses already; its branch and what is typed stay this tab's.
+function known(loaded) {
+  const mine = open.conversation?.id === loaded.id ? open.conversation : runningAs(loaded.id) ?? list.all.find(({ id }) => id === loaded.id);
+  if (!mine) return loaded;
+  for (const name of ["title", "named", "updated", "system", "skip", "summary", "fullContext", "deleted"]) mine[name] = loaded[name];
+  return mine;
+}
+
+// Other tabs read what is stored.
+async function tellWhenWritten(written) {
+  await written;
+  tellTabs({ kind: "list" });
 }
 
 async function search() {
@@ -55,11 +69,25 @@ function shown() {
 }
 
 export function drawList() {
+  document.title = open.conversation?.title ? `${open.conversation.title} – Tenon` : "Tenon";
   if (document.activeElement?.matches?.("#list input, #list .menu *")) return; // a title is being typed, a menu is open
   const focused = document.activeElement?.closest?.("#list li")?.dataset.id;
-  $("list").replaceChildren(...shown().map(entryNode));
+  let group = "";
+  $("list").replaceChildren(...shown().map((conversation) => {
+    const node = entryNode(conversation), name = groupOf(conversation);
+    if (name !== group) node.dataset.group = group = name;
+    return node;
+  }));
+  $("no-conversations").hidden = list.all.length > 0;
   $("nothing-found").hidden = !found || shown().length > 0;
   if (focused) document.querySelector(`#list li[data-id="${CSS.escape(focused)}"] button`)?.focus();
+}
+
+// Conversations of one day, week or month are together.
+function groupOf({ updated }) {
+  const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(updated).setHours(0, 0, 0, 0)) / 86400e3);
+  if (days < 7) return t(days <= 0 ? "today" : days === 1 ? "yesterday" : "lastWeek");
+  return days < 30 ? t("lastMonth") : new Date(updated).toLocaleDateString(language(), { month: "long", year: "numeric" });
 }
 
 const titleOf = (conversation) => conversation.title || t("untitled");
@@ -121,8 +149,7 @@ function rename(conversation, item) {
     const title = field.value.trim();
     if (save && title && title !== conversation.title) {
       Object.assign(conversation, { title, named: true });
-      saveConversation(conversation);
-      tellTabs({ kind: "list" });
+      tellWhenWritten(saveConversation(conversation));
     }
     drawList();
     document.querySelector(`#list li[data-id="${CSS.escape(conversation.id)}"] button`)?.focus();
@@ -144,16 +171,14 @@ function rename(conversation, item) {
 export function remove(conversation) {
   stopAnswer(conversation);
   conversation.deleted = Date.now();
-  saveConversation(conversation);
+  tellWhenWritten(saveConversation(conversation));
   list.all = list.all.filter(({ id }) => id !== conversation.id);
-  tellTabs({ kind: "list" });
   if (open.conversation?.id === conversation.id) hooks.start();
   drawList();
   toast(t("deleted", { title: titleOf(conversation) }), t("undo"), () => {
     delete conversation.deleted;
-    saveConversation(conversation);
+    tellWhenWritten(saveConversation(conversation));
     list.all = [conversation, ...list.all].sort((a, b) => b.updated - a.updated);
-    tellTabs({ kind: "list" });
     hooks.open(conversation);
   });
 }
@@ -183,14 +208,16 @@ export async function importFile(file) {
 }
 
 async function addEntries(entries) {
+  let written = null;
   for (const { conversation, messages } of entries) {
     const first = [...messages.values()].find(({ role }) => role === "user");
     conversation.title ||= titleFrom(first?.content ?? "");
-    saveConversation(conversation);
-    for (const message of messages.values()) saveMessage(message);
+    written = saveConversation(conversation);
+    for (const message of messages.values()) written = saveMessage(message);
     list.all.unshift(conversation);
   }
-  tellTabs({ kind: "list" });
+  list.all.sort((a, b) => b.updated - a.updated);
+  tellWhenWritten(written);
   drawList();
 }
 

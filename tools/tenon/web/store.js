@@ -72,10 +72,11 @@ function write(...operations) {
       try {
         await writeAll(batch);
         inWriting = [];
-        if (failure.error) failure.listener(failure.error = null);
+        if (failure.error) recovered();
       } catch (error) {
         unwritten = [...batch, ...unwritten];
         inWriting = [];
+        if (!failure.error) addEventListener("beforeunload", askBeforeLeaving);
         failure.error = error;
         failure.listener(error);
         break;
@@ -86,6 +87,12 @@ function write(...operations) {
   return writing;
 }
 
+function recovered() {
+  failure.error = null;
+  removeEventListener("beforeunload", askBeforeLeaving);
+  failure.listener(null);
+}
+
 const copy = (value) => structuredClone(value);
 export const saveConversation = (conversation) => write({ store: "conversations", value: copy(conversation) });
 // A finished message replaces its pieces in the same transaction.
@@ -94,16 +101,18 @@ export const savePiece = (message, piece) => write({ store: "pieces", value: { m
 export const retryWrites = () => write();
 
 export async function removeConversation(id) {
+  unwritten = unwritten.filter(({ store, value, message }) => (message?.conversation ?? (store === "conversations" ? value?.id : null)) !== id);
   const keys = database ? await request(database.transaction("messages").objectStore("messages").index("conversation").getAllKeys(id)) : [];
   return write({ store: "conversations", key: id }, ...keys.flatMap((key) => [{ store: "messages", key }, { store: "pieces", piecesOf: key }]));
 }
 
 // ---- What a page leaves when it goes away ----
 
-const leftPrefix = "left.";
+const leftPrefix = "left.", leftName = leftPrefix + crypto.getRandomValues(new Uint32Array(2)).join("");
 let takenNames = []; // of what could not be stored yet: this page leaves it again
 
 // Whole messages are left, not pieces: whether the last transaction was completed is unknown, and storing a message twice does no harm.
+// Returns whether there was room for everything.
 function leaveUnwritten() {
   const messages = new Map(), conversations = new Map();
   for (const { store, key, value, message } of [...inWriting, ...unwritten]) {
@@ -112,7 +121,12 @@ function leaveUnwritten() {
     else if (key) (store === "conversations" ? conversations : messages).delete(key);
   }
   for (const name of takenNames) saveItem(name); // removes it
-  if (messages.size || conversations.size) saveItem(leftPrefix + crypto.getRandomValues(new Uint32Array(2)).join(""), { messages: [...messages.values()], conversations: [...conversations.values()] });
+  return saveItem(leftName, messages.size || conversations.size ? { messages: [...messages.values()], conversations: [...conversations.values()] } : undefined);
+}
+
+// Where no storage is left at all, the browser asks whether the page may go.
+function askBeforeLeaving(event) {
+  if (!leaveUnwritten()) event.preventDefault();
 }
 
 // Stores what was left, unless what is stored by now is newer.
@@ -146,7 +160,13 @@ function goesOn(stored, message) {
 export async function loadConversations() {
   await writing;
   const list = database ? await request(database.transaction("conversations").objectStore("conversations").getAll()) : [];
-  return list.sort((a, b) => b.updated - a.updated);
+  const byId = new Map(list.map((conversation) => [conversation.id, conversation]));
+  for (const { store, key, value } of [...inWriting, ...unwritten]) {
+    if (store !== "conversations") continue;
+    if (value) byId.set(value.id, copy(value));
+    else byId.delete(key);
+  }
+  return [...byId.values()].sort((a, b) => b.updated - a.updated);
 }
 
 export function applyPieces(message, pieces) {
@@ -158,9 +178,14 @@ export function applyPieces(message, pieces) {
   return message;
 }
 
-// The messages of a conversation, each with the pieces that have arrived.
+// The messages of a conversation, each with the pieces that have arrived, and with what could not be written.
 export async function loadMessages(conversation) {
   await writing;
+  const messages = await loadStored(conversation);
+  for (const { message } of [...inWriting, ...unwritten]) if (message?.conversation === conversation) messages.set(message.id, message);
+  return messages;
+}
+async function loadStored(conversation) {
   const messages = new Map();
   if (!database) return messages;
   const transaction = database.transaction(["messages", "pieces"]);
@@ -174,6 +199,10 @@ export async function loadMessages(conversation) {
 // Ids of conversations with a message that contains the text, found one message at a time to take little memory.
 export function searchMessages(wanted, signal) {
   const found = new Map(), needle = wanted.toLowerCase();
+  const look = ({ conversation, content, reasoning, attachments = [], id }) => {
+    if (!found.has(conversation) && [content, reasoning, ...attachments.flatMap(({ name, text }) => [name, text])].some((text) => text?.toLowerCase().includes(needle))) found.set(conversation, id);
+  };
+  for (const { message } of [...inWriting, ...unwritten]) if (message) look(message);
   return new Promise((resolve) => {
     if (!database) return resolve(found);
     const walk = database.transaction("messages").objectStore("messages").openCursor();
@@ -181,8 +210,7 @@ export function searchMessages(wanted, signal) {
     walk.onsuccess = () => {
       const cursor = walk.result;
       if (!cursor || signal?.aborted) return resolve(found);
-      const { conversation, content, id } = cursor.value;
-      if (!found.has(conversation) && content.toLowerCase().includes(needle)) found.set(conversation, id);
+      look(cursor.value);
       cursor.continue();
     };
   });
@@ -211,12 +239,15 @@ export function saveTabItem(name, value) {
     sessionStorage.setItem("tenon." + name, JSON.stringify(value ?? ""));
   } catch { /* the storage says so elsewhere */ }
 }
+// Returns whether there was room.
 export function saveItem(name, value) {
   try {
     if (value === undefined) localStorage.removeItem("tenon." + name);
     else localStorage.setItem("tenon." + name, JSON.stringify(value));
+    return true;
   } catch (error) {
     failure.listener(error);
+    return false;
   }
 }
 

@@ -97,18 +97,28 @@ const fileKind = "tenon-conversations", fileVersion = 1;
 
 export function toJSON(entries) { // [{ conversation, messages }]
   return JSON.stringify({ kind: fileKind, version: fileVersion, exported: new Date().toISOString(), conversations: entries.map(
-    ({ conversation, messages }) => ({ ...conversation, messages: [...messages.values()] })) }, null, 1);
+    ({ conversation: { draft, draftFiles, edits, ...conversation }, messages }) => ({ ...conversation, messages: [...messages.values()] })) }, null, 1);
 }
 
+// Markdown for people, which fromFile reads again: comments say where messages, documents and reasoning begin and end. Their mark is one that
+// the texts do not contain.
 export function toMarkdown(conversation, path, names = { user: "You", assistant: "Model" }) {
-  const parts = [`# ${conversation.title || "Conversation"}`];
-  if (conversation.system.trim()) parts.push(`> ${conversation.system.trim().replaceAll("\n", "\n> ")}`);
+  const whole = JSON.stringify([conversation.system, path]);
+  let mark = "tenon";
+  for (let i = 2; whole.includes(`<!-- ${mark}:`); i++) mark = "tenon" + i;
+  const note = (text) => `<!-- ${mark}: ${text} -->`;
+  const parts = [`# ${conversation.title || "Conversation"}`, note("conversation")];
+  if (conversation.system.trim()) parts.push(note("system"), `> ${conversation.system.trim().replaceAll("\n", "\n> ")}`);
   for (const message of path) {
-    parts.push(`## ${names[message.role] ?? message.role}`);
-    for (const { name } of message.attachments ?? []) parts.push(`*${name}*`);
-    if (message.reasoning) parts.push(`<details><summary>Reasoning</summary>\n\n${message.reasoning}\n\n</details>`);
+    parts.push(`## ${names[message.role] ?? message.role}`, note(message.role));
+    for (const { name, text: body } of message.attachments ?? []) {
+      const fence = "`".repeat(Math.max(3, ...(body.match(/`+/g) ?? []).map((run) => run.length + 1)));
+      parts.push(note("document " + JSON.stringify(name).replaceAll(">", "\\u003e")), `*${name}*`, `${fence}\n${body}\n${fence}`);
+    }
+    if (message.reasoning) parts.push(note("reasoning"), `<details><summary>Reasoning</summary>\n\n${message.reasoning}\n\n</details>`);
+    if (message.content && (message.attachments?.length || message.reasoning)) parts.push(note("text"));
     if (message.content) parts.push(message.content);
-    for (const call of message.calls ?? []) parts.push("```json\n" + `${call.name}(${call.arguments})` + "\n```");
+    for (const call of message.calls ?? []) parts.push(note("call"), "```json\n" + `${call.name}(${call.arguments})` + "\n```");
   }
   return parts.join("\n\n") + "\n";
 }
@@ -128,7 +138,10 @@ export function fromFile(source) {
   if (!list) throw new Error("not a file of conversations");
   return list.map((entry) => {
     const conversation = { ...newConversation(text(entry.system)), title: text(entry.title).slice(0, 200), named: entry.named === true,
-      created: Number(entry.created) || Date.now() };
+      created: Number(entry.created) || Date.now(), updated: Number(entry.updated) || Date.now() };
+    if (Number.isInteger(entry.skip) && entry.skip > 0) conversation.skip = entry.skip;
+    if (entry.summary) conversation.summary = text(entry.summary);
+    if (/^(shift|summarise|stop)$/.test(entry.fullContext)) conversation.fullContext = entry.fullContext;
     const ids = new Map(), messages = new Map();
     const given = (Array.isArray(entry.messages) ? entry.messages : []).filter((m) => m && typeof m.id === "string")
       .sort((a, b) => (a.id < b.id ? -1 : 1));
@@ -140,7 +153,10 @@ export function fromFile(source) {
       if (m.reasoning) message.reasoning = text(m.reasoning);
       if (m.model) message.model = text(m.model);
       if (m.finish) message.finish = text(m.finish);
-      if (Array.isArray(m.attachments)) message.attachments = m.attachments.map((a) => ({ name: text(a?.name), text: text(a?.text) }));
+      if (m.note) message.note = text(m.note);
+      if (m.error) message.error = { status: Number(m.error.status) || 0, type: text(m.error.type), text: text(m.error.text), cut: m.error.cut === true };
+      if (m.stats) message.stats = Object.fromEntries(Object.entries(m.stats).filter(([, value]) => Number.isFinite(value)));
+      if (Array.isArray(m.attachments)) message.attachments = m.attachments.map((a) => ({ name: text(a?.name), text: text(a?.text), ...(a?.tokens > 0 ? { tokens: Number(a.tokens) } : {}) }));
       if (Array.isArray(m.calls)) message.calls = m.calls.map((c) => ({ id: text(c?.id), name: text(c?.name), arguments: text(c?.arguments) }));
       messages.set(message.id, message);
     }
@@ -151,17 +167,57 @@ export function fromFile(source) {
 }
 
 function fromMarkdown(source) {
-  const conversation = newConversation(), messages = new Map();
-  const parts = source.split(/^## (.+)$/m), head = /^# (.+)$/m.exec(parts[0]);
-  if (parts.length < 3) throw new Error("not a file of conversations");
-  conversation.title = head ? head[1].slice(0, 200) : "";
-  conversation.named = !!head;
-  conversation.system = [...parts[0].matchAll(/^> ?(.*)$/gm)].map((match) => match[1]).join("\n");
-  for (let i = 1; i + 1 < parts.length; i += 2) {
-    const role = (i - 1) / 2 % 2 ? "assistant" : "user"; // messages take turns, whatever the headings say
-    const message = newMessage(conversation, conversation.leaf, role, { content: parts[i + 1].trim() });
+  const conversation = newConversation(), messages = new Map(), normal = source.replaceAll("\r\n", "\n");
+  const mark = /^<!-- (tenon\d*): conversation -->$/m.exec(normal)?.[1];
+  const add = (role, fields) => {
+    const message = newMessage(conversation, conversation.leaf, role, fields);
     messages.set(message.id, message);
     conversation.leaf = message.id;
-  }
+  };
+  const head = /^# (.+)$/m.exec(normal.split(/^## /m)[0]);
+  conversation.title = head ? head[1].slice(0, 200) : "";
+  conversation.named = !!head;
+  if (mark) readMarked(normal, mark, conversation, add);
+  else readHeadings(normal, conversation, add);
+  if (!messages.size) throw new Error("not a file of conversations");
   return { conversation, messages };
+}
+
+// Text that was not exported from here: its second headings begin messages, which take turns.
+function readHeadings(source, conversation, add) {
+  const parts = source.split(/^## (.+)$/m);
+  conversation.system = [...parts[0].matchAll(/^> ?(.*)$/gm)].map((match) => match[1]).join("\n");
+  for (let i = 1; i + 1 < parts.length; i += 2) add((i - 1) / 2 % 2 ? "assistant" : "user", { content: parts[i + 1].trim() });
+}
+
+function readMarked(source, mark, conversation, add) {
+  const parts = source.split(new RegExp(`^<!-- ${mark}: (.+) -->$`, "m"));
+  let message = null;
+  const end = () => message && add(message.role, message.fields);
+  for (let i = 1; i + 1 < parts.length; i += 2) {
+    const [, kind, rest] = /^(\w+) ?(.*)$/.exec(parts[i]) ?? [];
+    const last = /^(user|assistant)$/.test(/^\w+/.exec(parts[i + 2] ?? "")?.[0] ?? "");
+    const body = parts[i + 1].replace(last ? /\n\n## [^\n]*\n\n$/ : i + 2 < parts.length ? /\n\n$/ : /\n$/, "").replace(/^\n\n/, ""); // without the next heading
+    if (kind === "system") conversation.system = body.replace(/^> ?/gm, "");
+    else if (kind === "user" || kind === "assistant") {
+      end();
+      message = { role: kind, fields: { content: body } };
+    } else if (!message) continue;
+    else if (kind === "text") message.fields.content = body;
+    else if (kind === "reasoning") message.fields.reasoning = body.replace(/^<details><summary>.*<\/summary>\n\n/, "").replace(/\n\n<\/details>$/, "");
+    else if (kind === "document") (message.fields.attachments ??= []).push({ name: parsed(rest), text: body.replace(/^[^\n]*\n\n`+\n/, "").replace(/\n`+$/, "") });
+    else if (kind === "call") {
+      const call = /^```json\n([^(]*)\(([^]*)\)\n```$/.exec(body);
+      if (call) (message.fields.calls ??= []).push({ id: "", name: call[1], arguments: call[2] });
+    }
+  }
+  end();
+}
+
+function parsed(json) {
+  try {
+    return text(JSON.parse(json));
+  } catch {
+    return "";
+  }
 }
