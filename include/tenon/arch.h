@@ -94,6 +94,9 @@ typedef enum tn_arch_hf_trait {
 typedef struct tn_arch_class {
     const char *name; /* "LlamaForCausalLM" */
     uint32_t traits;  /* TN_ARCH_HF_… */
+    /* Only folders whose config.json has this entry, neither 0 nor null nor empty: another architecture has the class
+     * as well. NULL: all. */
+    const char *entry;
 } tn_arch_class;
 
 /* Numbers that only some families have; 0: absent. */
@@ -149,7 +152,8 @@ typedef struct tn_arch {
 TN_API const tn_arch *tn_arch_at(size_t index);
 /* NULL if there is no such architecture. */
 TN_API const tn_arch *tn_arch_find(const char *name);
-/* The architecture that a Hugging Face class is converted to, and the class's row; NULL if there is none. */
+/* The architecture that a Hugging Face class is converted to, and the class's row; NULL if there is none. Rows with
+ * an entry are passed over. */
 TN_API const tn_arch *tn_arch_find_class(const char *class_name, const tn_arch_class **found);
 
 /* ---- Tensors ---- */

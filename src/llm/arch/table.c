@@ -42,7 +42,7 @@ const tn_arch *tn_arch_find_class(const char *class_name, const tn_arch_class **
     size_t list;
     for (const tn__arch *row = next_row(NULL, &list); row && class_name; row = next_row(row, &list))
         for (const tn_arch_class *c = row->info.classes; c->name; c++)
-            if (strcmp(c->name, class_name) == 0) {
+            if (!c->entry && strcmp(c->name, class_name) == 0) {
                 if (found) *found = c;
                 return &row->info;
             }

@@ -47,6 +47,8 @@ tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x
     tn_tensor *y = l->router ? tn__build_experts(b, il, x) : tn__build_dense_ffn(b, l, x);
     const bool beside = l->router && l->ffn_up && tn__arch_has(b->arch, TN_ARCH_DENSE_TOO);
     if (beside) y = tn__name_node(b, tn_add(b->a, y, tn__build_dense_ffn(b, l, x)), "ffn_both");
+    if (l->router && l->ffn_down_b && !beside) /* of the sum of all experts */
+        y = tn__name_node(b, tn_add(b->a, y, l->ffn_down_b), "ffn_biased");
     if (beside || (l->router && l->up_shexp))
         y = tn__name_node(b, tn__build_scaled(b, y, b->h->experts_sum_scale), "ffn_sum_scaled");
     if (l->ffn_post_norm) y = tn__name_node(b, tn__build_post_norm(b, y, l->ffn_post_norm), "ffn_post_norm");

@@ -287,7 +287,10 @@ static void architectures_are_found_by_name_and_class(void **state) {
         assert_ptr_equal(tn_arch_find(arch->name), arch);
         for (const tn_arch_class *c = arch->classes; c->name; c++) {
             const tn_arch_class *found = NULL;
-            assert_ptr_equal(tn_arch_find_class(c->name, &found), arch);
+            const tn_arch *owner = tn_arch_find_class(c->name, &found);
+            assert_non_null(owner);
+            if (c->entry) continue; /* one of several architectures with this class */
+            assert_ptr_equal(owner, arch);
             assert_ptr_equal(found, c);
         }
         /* The tensors of a file are those that follow from its metadata. */

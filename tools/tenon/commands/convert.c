@@ -83,6 +83,7 @@ static tn_status convert_model(struct conversion *c, const struct args *args) {
         TN_TRY(tn_gguf_writer_begin(c->writer));
         return tn_gguf_writer_finish(c->writer);
     }
+    c->model.task = args_text(args, "task");
     TN_TRY(hf_weights_open(&c->model, &c->weights));
     c->mix = mix_find(type ? type : tn_type_name(hf_weights_type(c->weights)));
     if (!c->mix || !tn_type_can_write(c->mix->type))
@@ -162,6 +163,11 @@ static const struct option options[] = {
      .value = "SIZE",
      .kind = OPTION_SIZE,
      .help = "split the result into files of at most this size"},
+    {.name = "task",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "of a folder with adapters for several tasks (Jina embeddings 3): add the adapter of this one to the "
+             "weights"},
     {.name = "base",
      .value = "FOLDER",
      .kind = OPTION_TEXT,

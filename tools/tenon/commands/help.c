@@ -20,7 +20,8 @@ static void print_architectures(void) {
                : arch->traits & TN_ARCH_EXPERTS   ? "text, mixture of experts"
                                                   : "text");
         for (const tn_arch_class *c = arch->classes; c->name; c++)
-            printf("%s%s", c == arch->classes ? " " : ", ", c->name);
+            printf("%s%s%s%s", c == arch->classes ? " " : ", ", c->name, c->entry ? " with " : "",
+                   c->entry ? c->entry : "");
         puts(" |");
     }
     puts(

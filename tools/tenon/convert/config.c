@@ -242,7 +242,7 @@ static tn_status config_read_experts(struct hf_model *m) {
     l->experts = config_whole(m->config, "n_routed_experts num_local_experts num_experts moe_num_experts", 0);
     if (!config_truth(m->config, "enable_moe_block", true)) l->experts = 0;
     if (!l->experts) return TN_OK;
-    TN_TRY(config_need(m, "num_experts_per_tok num_experts_per_token moe_topk moe_k", &l->experts_used));
+    TN_TRY(config_need(m, "num_experts_per_tok num_experts_per_token moe_topk moe_k moe_top_k", &l->experts_used));
     l->expert_ffn = config_whole(m->config, "moe_intermediate_size", l->ffn);
     if (config_whole(m->config, "decoder_sparse_step", 1) != 1 ||
         json_array_size(json_object_get(m->config, "mlp_only_layers")))
@@ -408,10 +408,28 @@ static tn_status config_read_family(struct hf_model *m) {
 
 /* ---- The configuration ---- */
 
+/* Whether config.json has an entry that says something. */
+static bool config_says(const json_t *config, const char *name) {
+    const json_t *value = json_object_get(config, name);
+    return json_is_true(value) || json_number_value(value) != 0 || json_string_length(value) > 0 ||
+           json_array_size(value) > 0 || json_object_size(value) > 0;
+}
+
+/* The architecture of a class, which entries may decide. */
+static const tn_arch *find_variant(const json_t *config, const char *name, const tn_arch_class **found) {
+    for (size_t i = 0; tn_arch_at(i); i++)
+        for (const tn_arch_class *c = tn_arch_at(i)->classes; c->name; c++)
+            if (c->entry && strcmp(c->name, name) == 0 && config_says(config, c->entry)) {
+                *found = c;
+                return tn_arch_at(i);
+            }
+    return tn_arch_find_class(name, found);
+}
+
 static tn_status find_class(struct hf_model *m) {
     const char *name = json_string_value(json_array_get(json_object_get(m->root, "architectures"), 0));
     if (!name) return tn_fail(TN_E_FORMAT, "%s/config.json: \"architectures\" is missing", m->folder);
-    m->layout.arch = tn_arch_find_class(name, &m->class);
+    m->layout.arch = find_variant(m->root, name, &m->class);
     if (!m->layout.arch)
         return tn_fail(
             TN_E_UNSUPPORTED,
@@ -442,7 +460,10 @@ static tn_status config_read(struct hf_model *m) {
     l->ffn = config_whole(m->config, "intermediate_size n_inner ffn_hidden_size", 4 * l->width);
     /* Without positions of its own a model has no limit; this one serves as the default context. */
     if (l->traits & TN_ARCH_NO_ROPE && !(l->traits & TN_ARCH_POSITIONS)) l->context = 2048;
-    const char *context = "max_position_embeddings n_positions n_ctx max_seq_len seq_length model_max_length";
+    /* max_length is that of generated texts, except for encoders. */
+    const char *context = l->traits & TN_ARCH_ENCODER
+                              ? "max_position_embeddings n_positions n_ctx max_seq_len model_max_length max_length"
+                              : "max_position_embeddings n_positions n_ctx max_seq_len seq_length model_max_length";
     l->context = config_whole(m->config, context, l->context);
     if (!l->context) TN_TRY(config_need(m, context, &l->context));
     bool mean = l->traits & TN_ARCH_LAYER_NORM;

@@ -29,6 +29,7 @@ struct hf_model {
     bool answers_yes;        /* a reranker that answers "yes" or "no" */
     int64_t answers[2];      /* these tokens */
     const char *activation;  /* hidden_activation, where files of the architecture say it; NULL: they do not */
+    const char *task;        /* whose adapter in the folder is added to the weights; NULL: none */
 };
 
 /* config.c: reads config.json into the layout. TN_E_UNSUPPORTED for unknown classes and settings. */
@@ -83,6 +84,10 @@ tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t
 
 /* nextn.c: counts the layers that predict further tokens, and names their tensors like those of other layers. */
 tn_status hf_nextn_find(struct hf_model *model, struct safetensors *set);
+
+/* tasks.c: adapters for tasks that a folder holds beside its weights (Jina embeddings 3). The weights get their usual
+ * names, and with model->task its adapter is added to them. */
+tn_status hf_tasks_find(const struct hf_model *model, struct safetensors *set);
 
 /* tensors.c: the source of each GGUF tensor. */
 tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set TN_ARCH_TIED */

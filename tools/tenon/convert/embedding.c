@@ -105,7 +105,55 @@ static tn_status t5_keys(const struct hf_model *m, struct hf_weights *weights, t
                           config_whole(m->config, "relative_attention_num_buckets", 32));
 }
 
+/* ---- Encoders of Jina, Nomic and NeoBERT ---- */
+
+static tn_status config_read_jina_v2(struct hf_model *m) {
+    const char *feed = json_string_value(json_object_get(m->config, "feed_forward_type"));
+    if (feed && strcmp(feed, "geglu") != 0)
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: feed_forward_type \"%s\" is not converted, only \"geglu\"",
+                       m->folder, feed);
+    m->layout.alibi = 8;
+    return TN_OK;
+}
+
+/* Gate and up in one matrix: the gate first, except in the models that know code. */
+static tn_status order_jina_v2(const struct hf_model *m, const char *base, const char *hf, struct recipe *p) {
+    (void)m;
+    const bool gate_first = strstr(hf, ".gated_layers") != NULL, gate_last = strstr(hf, ".up_gated_layer") != NULL;
+    if (!gate_first && !gate_last) return TN_OK;
+    p->source_rows = 2 * p->rows;
+    p->offset = (strcmp(base, "ffn_gate") == 0) == gate_first ? 0 : p->rows;
+    return TN_OK;
+}
+
+/* Matrices of all experts below each other, those of the second layer transposed. */
+static tn_status order_nomic_moe(const struct hf_model *m, const char *base, const char *hf, struct recipe *p) {
+    (void)m, (void)base;
+    p->any_shape = p->any_shape || strstr(hf, ".experts.mlp.") != NULL;
+    p->transposed = p->transposed || strstr(hf, ".experts.mlp.w2") != NULL;
+    return TN_OK;
+}
+static tn_status nomic_moe_keys(const struct hf_model *m, struct hf_weights *weights, tn_gguf_writer *w) {
+    (void)weights;
+    return config_key_u32(m, w, "moe_every_n_layers", config_whole(m->config, "moe_every_n_layers", 2));
+}
+
+/* The inner width follows from intermediate_size, as in SwiGLU layers with as many weights as without a gate. */
+static tn_status config_read_neo_bert(struct hf_model *m) {
+    struct layout *l = &m->layout;
+    l->ffn = ((2 * config_whole(m->config, "intermediate_size", 4 * l->width) / 3) + 7) / 8 * 8;
+    l->eps = (float)config_number(m->config, "norm_eps", 1e-6);
+    if (config_truth(m->config, "ngpt", false) || !config_truth(m->config, "rope", true))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: NeoBERT without RoPE or with ngpt is not converted",
+                       m->folder);
+    return TN_OK;
+}
+
 const struct config_family encoder_config_families[] = {
+    {"jina-bert-v2", config_read_jina_v2, NULL, order_jina_v2},
+    {"jina-bert-v3", config_read_bert, NULL, NULL},
+    {"neo-bert", config_read_neo_bert, NULL, NULL},
+    {"nomic-bert-moe", NULL, nomic_moe_keys, order_nomic_moe},
     {.arch = "t5encoder", .read = config_read_t5, .keys = t5_keys},
     {"bert", config_read_bert, NULL, order_bert},
     {"qwen3", config_read_qwen3, NULL, order_qwen3},

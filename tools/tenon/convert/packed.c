@@ -14,7 +14,8 @@ enum packed_kind {
     PACKED_GPTQ,     /* quants [columns·bits/32, rows], zeros and scales the same; maybe the group of every column */
     PACKED_INTEGERS, /* quants [rows, columns·bits/32], scales [rows, groups], maybe zeros [rows·bits/32, groups] */
     PACKED_NVFP4,    /* quants [rows, columns/2] bytes, scales [rows, columns/16] e4m3, one float for all */
-    PACKED_MXFP4     /* quants [rows, columns/2] bytes, scales [rows, columns/32], exponents of two */
+    PACKED_MXFP4,    /* quants [rows, columns/2] bytes, scales [rows, columns/32], exponents of two */
+    PACKED_SUM /* quants floats [rows, columns], plus factor × scales [rows, groups] × zeros [groups, columns] */
 };
 
 struct packed_weight {
@@ -219,6 +220,21 @@ static tn_status read_fp4_row(const struct safetensors *set, const struct packed
     return status;
 }
 
+/* Floats, and the product of two thin matrices. */
+static tn_status read_sum_row(const struct safetensors *set, const struct packed_weight *p, int64_t row,
+                              int64_t first, int64_t count, float *out) {
+    const int64_t task = p->zero_offset, rank = p->groups;
+    float *left = tn_malloc((size_t)(rank + count) * sizeof *left), *right = left ? left + rank : NULL;
+    tn_status status = left ? safetensors_floats(set, &p->quants, row * p->columns + first, count, out) : TN_E_NOMEM;
+    if (status == TN_OK) status = safetensors_floats(set, &p->scales, (task * p->rows + row) * rank, rank, left);
+    for (int64_t r = 0; r < rank && status == TN_OK; r++) {
+        status = safetensors_floats(set, &p->zeros, (task * rank + r) * p->columns + first, count, right);
+        for (int64_t c = 0; c < count && status == TN_OK; c++) out[c] += p->factor * left[r] * right[c];
+    }
+    tn_free(left);
+    return status;
+}
+
 tn_status packed_floats(const struct safetensors *set, struct packed_weight *p, int64_t first, int64_t count,
                         float *out) {
     struct unpacked *u = NULL;
@@ -231,6 +247,8 @@ tn_status packed_floats(const struct safetensors *set, struct packed_weight *p, 
             read_group_row(u, row, column, n, out);
         else if (p->kind == PACKED_INTEGERS)
             status = read_integer_row(set, p, row, column, n, out);
+        else if (p->kind == PACKED_SUM)
+            status = read_sum_row(set, p, row, column, n, out);
         else
             status = read_fp4_row(set, p, row, column, n, out);
         out += n;
@@ -446,4 +464,30 @@ tn_status packed_weights_find(struct safetensors *set, const json_t *config) {
     }
     safetensors_sort(set);
     return TN_OK;
+}
+
+tn_status packed_weights_add_sum(struct safetensors *set, const char *name, const struct safetensors_tensor *weight,
+                                 const struct safetensors_tensor *left, const struct safetensors_tensor *right,
+                                 int task, float factor) {
+    const int64_t rows = weight->shape[0], columns = weight->shape[1];
+    if (weight->n_dims != 2 || left->n_dims != 3 || right->n_dims != 3 || left->shape[1] != rows ||
+        right->shape[2] != columns || left->shape[2] != right->shape[1] || task >= left->shape[0] ||
+        task >= right->shape[0] || !is_float_tensor(weight) || !is_float_tensor(left) || !is_float_tensor(right))
+        return wrong_packed_shape(weight);
+    struct packed_weight *p = tn_malloc(sizeof *p);
+    if (!p) return TN_E_NOMEM;
+    *p = (struct packed_weight){.kind = PACKED_SUM,
+                                .rows = rows,
+                                .columns = columns,
+                                .groups = left->shape[2],
+                                .quants = *weight,
+                                .scales = *left,
+                                .zeros = *right,
+                                .zero_offset = task,
+                                .factor = factor};
+    const struct safetensors_tensor sum = {
+        .type = ST_PACKED, .n_dims = 2, .shape = {rows, columns}, .count = rows * columns, .packed = p};
+    const tn_status status = safetensors_put(set, name, &sum);
+    if (status != TN_OK) tn_free(p);
+    return status;
 }

@@ -437,6 +437,7 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     w->model = model;
     tn_status status = safetensors_open(model->folder, &w->set);
     if (status == TN_OK) status = hf_nextn_find(model, w->set);
+    if (status == TN_OK) status = hf_tasks_find(model, w->set);
     json_t *quantized = json_object_get(model->root, "quantization_config");
     if (!quantized) quantized = json_object_get(model->config, "quantization_config");
     if (status == TN_OK) status = packed_weights_find(w->set, quantized);
