@@ -50,10 +50,13 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
 
 /* ---- Experts ---- */
 
-/* Marks the experts that the node's ids name. The op itself rejects ids that are out of range. */
-static tn_status mark_experts(tn_sched *s, const tn__schedule *schedule, const tn__copy *copy) {
+/* Marks the experts that the node's ids name. The op itself rejects ids that are out of range. Ids are read once per
+ * run: reading them waits for the stream that computes them. */
+static tn_status mark_experts(tn_sched *s, tn__schedule *schedule, const tn__copy *copy) {
     const tn_tensor *ids = copy->ids;
     int64_t n_experts = copy->source->ne[2];
+    if (schedule->marked == ids && schedule->marked_run == schedule->runs) return TN_OK;
+    schedule->marked = NULL;
     for (size_t b = 0; b < s->core->n_streams; b++)
         if (ids->buffer && tn_buffer_get_type(ids->buffer) == s->core->types[b])
             TN_TRY(tn_stream_synchronize(s->core->streams[b]));
@@ -69,20 +72,21 @@ static tn_status mark_experts(tn_sched *s, const tn__schedule *schedule, const t
             if (id >= 0 && id < n_experts) schedule->wanted[id] = 1;
         }
     }
+    schedule->marked = ids;
+    schedule->marked_run = schedule->runs;
     return TN_OK;
 }
 
 /* Queues copies of the matrices in use, adjacent ones in one copy. */
-static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const tn__split *split,
-                              const tn__copy *copy) {
+static tn_status copy_experts(tn_sched *s, tn__schedule *schedule, tn_stream *stream, const tn__copy *copy) {
     TN_TRY(mark_experts(s, schedule, copy));
     size_t n_experts = (size_t)copy->source->ne[2], bytes = copy->source->nb[2];
     for (size_t e = 0; e < n_experts;) {
         size_t end = e;
         while (end < n_experts && schedule->wanted[end]) end++;
         if (end > e)
-            TN_TRY(tn_stream_set_async(s->core->streams[split->stream], copy->target,
-                                       (const char *)copy->source->data + e * bytes, e * bytes, (end - e) * bytes));
+            TN_TRY(tn_stream_set_async(stream, copy->target, (const char *)copy->source->data + e * bytes, e * bytes,
+                                       (end - e) * bytes));
         s->stats.bytes_copied += (end - e) * bytes;
         e = end > e ? end : e + 1;
     }
@@ -92,13 +96,13 @@ static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const t
 /* ---- Copies ---- */
 
 /* Queues a split's copies in its own stream. */
-static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
+static tn_status copy_in_order(tn_sched *s, tn__schedule *schedule, const tn__split *split) {
     tn_stream *stream = s->core->streams[split->stream];
     bool from_host = false;
     for (size_t c = 0; c < split->n_copies; c++) {
         const tn__copy *copy = &schedule->copies[split->first_copy + c];
         if (copy->ids) {
-            TN_TRY(copy_experts(s, schedule, split, copy));
+            TN_TRY(copy_experts(s, schedule, stream, copy));
             continue;
         }
         from_host = from_host || !tn_device_get_caps(tn_stream_device(s->core->streams[copy->from])).async;
@@ -111,7 +115,7 @@ static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const 
 }
 
 /* Fills the copy targets of one of several runs in flight; earlier runs may still compute with the other targets. */
-static tn_status copy_in_flight(tn_sched *s, const tn__schedule *schedule, const tn__split *split, size_t run) {
+static tn_status copy_in_flight(tn_sched *s, tn__schedule *schedule, const tn__split *split, size_t run) {
     tn_event *is_free = schedule->run_done[split->first_program + run];
     tn_stream *stream = s->core->streams[split->stream];
     bool host_waited = false;
@@ -119,7 +123,7 @@ static tn_status copy_in_flight(tn_sched *s, const tn__schedule *schedule, const
     for (size_t c = 0; c < split->n_copies; c++) {
         const tn__copy *copy = &schedule->copies[split->first_copy + c];
         if (copy->ids) {
-            TN_TRY(copy_experts(s, schedule, split, copy));
+            TN_TRY(copy_experts(s, schedule, stream, copy));
             continue;
         }
         tn_tensor *target = schedule->targets[copy->first_target + run];
@@ -172,15 +176,17 @@ static tn_status check_abort(const tn_sched *s, const tn__schedule *schedule, si
     return tn_fail(TN_E_ABORTED, "stopped by the abort callback before split %zu of %zu", split, schedule->n_splits);
 }
 
-static tn_status run_split(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
+static tn_status run_split(tn_sched *s, tn__schedule *schedule, const tn__split *split) {
     tn_stream *stream = s->core->streams[split->stream];
     size_t run = s->eval ? 0 : schedule->runs % split->n_in_flight;
     tn_program *program = schedule->programs[split->first_program + run];
     if (!tn_device_get_caps(tn_stream_device(stream)).async) TN_TRY(wait_for_host_reads(s));
     TN_TRY(split->n_in_flight > 1 ? copy_in_flight(s, schedule, split, run) : copy_in_order(s, schedule, split));
+    TN_TRY(tn__prefetch_before(s, split));
     if (program)
         TN_TRY(s->eval ? run_with_eval(s, schedule, split)
                        : tn_program_run(program, s->core->scratch[split->stream]));
+    TN_TRY(tn__prefetch_after(s, schedule, split, copy_experts));
     return split->n_in_flight > 1 ? tn_event_record(schedule->run_done[split->first_program + run], stream) : TN_OK;
 }
 
@@ -188,8 +194,11 @@ static tn_status run_split(tn_sched *s, const tn__schedule *schedule, const tn__
 static tn_status wait_for_all(tn_sched *s) {
     tn_status first = TN_OK;
     char text[512] = "";
-    for (size_t i = 0; i < s->core->n_streams; i++) {
-        tn_status status = tn_stream_synchronize(s->core->streams[i]);
+    for (size_t k = 0; k < 2 * s->core->n_streams; k++) {
+        const size_t i = k / 2;
+        tn_stream *stream = k % 2 ? s->core->prefetch[i].stream : s->core->streams[i];
+        if (!stream) continue;
+        tn_status status = tn_stream_synchronize(stream);
         s->core->reads_host[i] = false;
         if (status == TN_OK || first != TN_OK) continue;
         first = status;

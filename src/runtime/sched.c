@@ -42,6 +42,7 @@ static void leave_core(tn__sched_core *c) {
         tn_buffer_free(c->scratch[i]);
         tn_event_free(c->host_read[i]);
         tn_event_free(c->pushed[i]);
+        tn__prefetch_free(&c->prefetch[i]);
         if (c->owns_streams) tn_stream_free(c->streams[i]);
     }
     tn_free(c->streams);
@@ -50,6 +51,7 @@ static void leave_core(tn__sched_core *c) {
     tn_free(c->host_read);
     tn_free(c->reads_host);
     tn_free(c->pushed);
+    tn_free(c->prefetch);
     tn_free(c->async);
     tn_free(c);
 }
@@ -69,7 +71,9 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
     c->reads_host = tn_calloc(room, sizeof *c->reads_host);
     c->pushed = tn_calloc(room, sizeof *c->pushed);
     c->async = tn_calloc(room, sizeof *c->async);
-    if (!c->streams || !c->types || !c->scratch || !c->host_read || !c->reads_host || !c->pushed || !c->async)
+    c->prefetch = tn_calloc(room, sizeof *c->prefetch);
+    if (!c->streams || !c->types || !c->scratch || !c->host_read || !c->reads_host || !c->pushed || !c->async ||
+        !c->prefetch)
         return TN_E_NOMEM;
     TN_TRY(open_streams(c, params));
     tn_buffer_type *pinned = NULL; /* host memory that a device copies from directly */
@@ -464,12 +468,13 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
         const tn__split *split = &schedule->splits[i];
         fprintf(out, "split %zu on %s: %zu nodes\n", i,
                 tn_device_name(tn_stream_device(s->core->streams[split->stream])), split->n_nodes);
-        for (size_t c = 0; c < split->n_copies; c++) {
+        for (size_t c = 0; c < split->n_copies + split->n_prefetches; c++) {
             const tn__copy *copy = &schedule->copies[split->first_copy + c];
             fprintf(out, "  copy %-24s %-24s %12zu bytes from %s%s", copy->source->name,
                     tn_shape_text(copy->target, shape, sizeof shape), tn_nbytes(copy->target),
                     tn_device_name(tn_stream_device(s->core->streams[copy->from])),
                     copy->ids ? ", at most: only the experts in use" : "");
+            if (c >= split->n_copies) fprintf(out, ", for the next split while this one computes");
             if (split->n_in_flight > 1 && !copy->ids) fprintf(out, ", one of %zu in flight", split->n_in_flight);
             fprintf(out, "\n");
         }

@@ -50,6 +50,10 @@ typedef struct tn__copy {
 typedef struct tn__split {
     int16_t stream;
     size_t first_copy, n_copies;
+    /* Copies for the next split, after this one's own: they are filled in a stream of their own while this one
+     * computes (prefetch.c). */
+    size_t n_prefetches;
+    bool waits_prefetch;        /* the split before has some */
     size_t first_node, n_nodes; /* in schedule->work */
     size_t n_in_flight;         /* runs that may be in flight in this split */
     size_t first_program;       /* in schedule->programs, one for each of them */
@@ -96,8 +100,10 @@ typedef struct tn__schedule {
     size_t n_targets;
     tn__twin *twins;
     size_t n_twins;
-    void *ids;       /* for the largest list of expert ids */
-    uint8_t *wanted; /* a mark per expert */
+    void *ids;               /* for the largest list of expert ids */
+    uint8_t *wanted;         /* a mark per expert */
+    const tn_tensor *marked; /* the ids whose experts `wanted` marks, since run number marked_run began */
+    uint64_t marked_run;
     /* Tensors that the caller may set or read and whose clones have planned memory. */
     uint32_t *outer;
     size_t n_outer;
@@ -128,6 +134,13 @@ uint64_t tn__pins_hash(const tn__pins *pins, const tn_graph *graph); /* of those
 void tn__pins_clear(tn__pins *pins);
 void tn__pins_free(tn__pins *pins);
 
+/* Copies for the next split (prefetch.c): a stream beside that of the programs, and the events between the two. All
+ * NULL as long as no schedule has such copies. */
+typedef struct tn__prefetch {
+    tn_stream *stream;
+    tn_event *may_fill, *filled;
+} tn__prefetch;
+
 /* What several schedulers can share: the devices' streams and their memory. */
 typedef struct tn__sched_core {
     size_t n_users;
@@ -140,8 +153,9 @@ typedef struct tn__sched_core {
     tn_event **host_read; /* per stream, or NULL where the device has no events */
     bool *reads_host;
     /* With several runs in flight: what a stream pushed to others has arrived. */
-    tn_event **pushed; /* per stream, or NULL as long as there is no pipeline */
-    bool *async;       /* per stream: work is queued, and events order it */
+    tn_event **pushed;      /* per stream, or NULL as long as there is no pipeline */
+    tn__prefetch *prefetch; /* per stream: what fills copies of the next split */
+    bool *async;            /* per stream: work is queued, and events order it */
     tn_sched *last_user;
     const tn__schedule *last_run;
     tn_abort_fn abort;
@@ -211,6 +225,20 @@ tn_status tn__schedule_new(tn_sched *sched, tn_graph *graph, tn__schedule **sche
 void tn__schedule_free(tn__schedule *schedule);
 /* With an eval callback any node may run by itself: adds what that needs to the schedule's scratch. */
 tn_status tn__schedule_allow_eval(const tn_sched *sched, tn__schedule *schedule);
+
+/* ---- Copies for the next split (prefetch.c) ---- */
+
+/* Opens what prefetching on this stream needs; does nothing where it is open. */
+tn_status tn__prefetch_open(tn__sched_core *core, int stream);
+void tn__prefetch_free(tn__prefetch *prefetch);
+/* Whether copies can be prefetched: work of the stream is queued and events order it. */
+bool tn__prefetch_possible(const tn_sched *sched, int stream);
+/* Around a split's program: before it, the copies filled for it have arrived and memory for the next may be filled;
+ * after it, those are queued with `fill`. */
+typedef tn_status (*tn__prefetch_fill_fn)(tn_sched *s, tn__schedule *schedule, tn_stream *stream,
+                                          const tn__copy *copy);
+tn_status tn__prefetch_before(tn_sched *s, const tn__split *split);
+tn_status tn__prefetch_after(tn_sched *s, tn__schedule *schedule, const tn__split *split, tn__prefetch_fill_fn fill);
 
 /* ---- Order (order.c) ---- */
 

@@ -257,8 +257,40 @@ static tn_status add_twins(schedule_builder *b, size_t begin, size_t end, const 
     return TN_OK;
 }
 
+/* Whether the split copies experts for these ids, so that they are known while it computes. */
+static bool knows_ids(const schedule_builder *b, const cut *c, size_t end, const tn_tensor *ids) {
+    for (size_t i = c->begin; i < end; i++) {
+        const tn_tensor *t = tn_graph_node(b->graph, i);
+        if (t->op == TN_OP_MUL_MAT_ID && t->src[2] == ids && are_experts(b, t, 0) &&
+            needs_copy(b, t->src[0], tn_graph_index(b->graph, t->src[0]), c->stream))
+            return true;
+    }
+    return false;
+}
+
+/* Copies of experts for the next split that are filled while this one computes (prefetch.c). */
+static tn_status add_prefetches(schedule_builder *b, const cut *c, size_t end, const cut *next, size_t next_end,
+                                tn__split *split) {
+    tn__schedule *s = b->s;
+    if (next->stream != c->stream || !tn__prefetch_possible(b->sched, c->stream)) return TN_OK;
+    for (size_t i = next->begin; i < next_end; i++) {
+        const tn_tensor *t = tn_graph_node(b->graph, i);
+        if (t->op != TN_OP_MUL_MAT_ID || !are_experts(b, t, 0)) continue;
+        const uint32_t index = tn_graph_index(b->graph, t->src[0]);
+        if (b->copy_split[index] >= s->n_splits || !needs_copy(b, t->src[0], index, c->stream) ||
+            !knows_ids(b, c, end, t->src[2]))
+            continue;
+        TN_TRY(clone_early(b, t->src[0], index));
+        TN_TRY(add_copy(b, t->src[0], index, t->src[2], split));
+        b->copy_split[index] = (uint32_t)s->n_splits + 1;
+        split->n_copies--;
+        split->n_prefetches++;
+    }
+    return split->n_prefetches ? tn__prefetch_open(b->sched->core, c->stream) : TN_OK;
+}
+
 /* A split's copies come before its nodes, so it is built in two passes over them. */
-static tn_status build_split(schedule_builder *b, const cut *c, size_t end) {
+static tn_status build_split(schedule_builder *b, const cut *c, size_t end, const cut *next, size_t next_end) {
     tn__schedule *s = b->s;
     tn__split *split = NULL;
     if (c->stream >= 0) {
@@ -267,6 +299,7 @@ static tn_status build_split(schedule_builder *b, const cut *c, size_t end) {
                              .first_copy = s->n_copies,
                              .first_node = b->n_work,
                              .n_in_flight = c->n_in_flight,
+                             .waits_prefetch = s->n_splits > 1 && split[-1].n_prefetches > 0,
                              .first_program = s->n_programs};
         s->n_programs += split->n_in_flight;
         s->pipelined = s->pipelined || split->n_in_flight > 1;
@@ -286,6 +319,7 @@ static tn_status build_split(schedule_builder *b, const cut *c, size_t end) {
             TN_TRY(add_copy(b, source, index, ids, split));
         }
     }
+    if (split && next) TN_TRY(add_prefetches(b, c, end, next, next_end, split));
     b->segments[b->n_segments++] = tn_graph_node_count(s->graph);
     for (size_t i = c->begin; i < end; i++) {
         const tn_tensor *t = tn_graph_node(b->graph, i);
@@ -384,8 +418,11 @@ static tn_status build_schedule(schedule_builder *b) {
         s->clones[s->n_nodes + i] = c;
         TN_TRY(append_tensor(b, c, s->assigned[s->n_nodes + i].stream));
     }
-    for (size_t k = 0; k < b->n_cuts; k++)
-        TN_TRY(build_split(b, &b->cuts[k], k + 1 < b->n_cuts ? b->cuts[k + 1].begin : s->n_nodes));
+    for (size_t k = 0; k < b->n_cuts; k++) {
+        const cut *next = k + 1 < b->n_cuts ? &b->cuts[k + 1] : NULL;
+        TN_TRY(build_split(b, &b->cuts[k], next ? next->begin : s->n_nodes, next,
+                           k + 2 < b->n_cuts ? b->cuts[k + 2].begin : s->n_nodes));
+    }
 
     uint16_t *leaves = s->type_of + tn_graph_node_count(s->graph);
     for (size_t i = 0; i < s->n_leaves; i++) *leaves++ = (uint16_t)s->assigned[s->n_nodes + i].stream;

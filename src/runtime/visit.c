@@ -21,7 +21,7 @@ tn_status tn__sched_visit(tn_sched *s, tn_graph *graph, tn__visit_fn visit, void
     if (!schedule) return tn_fail(TN_E_INTERNAL, "a graph that was just scheduled has no schedule");
     for (size_t i = 0; i < schedule->n_splits; i++) {
         const tn__split *split = &schedule->splits[i];
-        for (size_t c = 0; c < split->n_copies; c++) {
+        for (size_t c = 0; c < split->n_copies + split->n_prefetches; c++) {
             const tn__copy *copy = &schedule->copies[split->first_copy + c];
             visit(user,
                   &(tn__visit){.stream = split->stream, .from = copy->from, .node = copy->source, .ids = copy->ids});
