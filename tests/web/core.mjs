@@ -128,6 +128,8 @@ const tests = {
       ["- [x] a\n- [ ] b", /<li class="task"[^>]*><input[^>]*checked/], ["$x^2$ and \\(y\\)", /<span class="math">x\^2<\/span> and <span class="math">y<\/span>/],
       ["$$\na\n\nb\n$$", /^<div class="math display">a\n\nb<\/div>$/], ["from $5-$10", /^<p[^>]*>from \$5-\$10<\/p>$/], ["costs $5 and $10", /^<p[^>]*>costs \$5 and \$10<\/p>$/], ["a<br>b<sub>2</sub>", /a<br>b<sub>2<\/sub>/],
       ["see file.py and https://a.b/c", /see file\.py and <a href="https:\/\/a\.b\/c"/], ["~~x~~", /<s>x<\/s>/], ["- a\n  $$\n  x\n  $$\n- b", /<li[^>]*>a<div class="math display">x<\/div><\/li>/],
+      ["a\n<details>\n<summary>*b*</summary>\n\n- c\n\n</details>\nd", /^<p[^>]*>a<\/p><details><summary><em>b<\/em><\/summary><ul.*<\/ul><\/details><p[^>]*>d<\/p>$/], ["<details open><summary>a</summary>b</details>", /^<details><summary>a<\/summary><p[^>]*>b<\/p><\/details>$/],
+      ["- a\n  <details>\n  b\n- c", /<li[^>]*>a<details><p[^>]*>b<\/p><\/details><\/li><li[^>]*>c/], ["<details><details>a</details>b</details>c", /^<details><details><p[^>]*>a<\/p><p[^>]*>b<\/p><\/details><p[^>]*>c<\/p><\/details>$/], ["<details onclick=x>", /^<p[^>]*>&lt;details onclick=x&gt;<\/p>$/],
     ]) assert.match(rendered(source, true), expected, source);
   },
   "Markdown is the same in pieces as at once"() {
@@ -138,7 +140,7 @@ const tests = {
     });
     for (const text of ["[a]\n\n[a]: /x \"t\"\n\n[a] again\n\n[b]\n\n[b]: /y\n", "1. a\n\n2. b\n\n3", "a\n-\n- b\n", "- a\n\n\n- b\n\n  c\n* d\n",
       "1. a\n2. b\n3. c\n4. d\n5. e\n\n6. loose\n7. f\n8. g\n\ntext\n", "- a\n\n- b\n\n- c\n\n- d\n- e\n  - f\n  - g\n- h\n- i\n* other\n* list\n", "|a|b|\n|-|-|\n" + "|1|*2*|\n|[x]|`|`|\n".repeat(6) + "> quote\n\n[x]: /y\n",
-      "- [ ] a\n- [x] b\n- c\n-\n- e\n - f\n  - g\n   - h\n- - -\n- i\n", "text\n- a\n- b\n- c\n- d\n    code?\n\n      deeper\n- e\nlazy\n- f\n"]) checkIncremental(text, Array.from(text, (_, i) => i));
+      "a\n<details>\n<summary>b</summary>\n\n- c\n- d\n<details>x</details>\n\n[r]\n</details> e\n\nf\n- g\n  <details>\n  h\n- i\n\n[r]: /y\n", "- [ ] a\n- [x] b\n- c\n-\n- e\n - f\n  - g\n   - h\n- - -\n- i\n", "text\n- a\n- b\n- c\n- d\n    code?\n\n      deeper\n- e\nlazy\n- f\n"]) checkIncremental(text, Array.from(text, (_, i) => i));
   },
   "a definition of a link that is being written is not shown"() {
     assert.equal(rendered("a\n\n[x]: /ur", false), rendered("a\n\n", false));

@@ -54,7 +54,7 @@ const parts = {
   ],
   quote: ["> A quote\n> over two lines\n>\n> - with a list\n> - inside", "> **Note:** outer\n>> inner", "> ```js\n> quoted();\n> ```"],
   rule: ["---", "***"],
-  unfinished: ["```python\nfor i in range(10):\n    print(i", "| a | b |\n|---|", "$$\n\\frac{a}{b", "- item\n  - ", "**bo", "[link](https://exam", "1. one\n2", "<details><summary>More</summary>\n\nHidden\n\n</details>"],
+  unfinished: ["```python\nfor i in range(10):\n    print(i", "| a | b |\n|---|", "$$\n\\frac{a}{b", "- item\n  - ", "**bo", "[link](https://exam", "1. one\n2", "<details><summary>More</summary>\n\nHidden\n\n</details>", "<details>\n<summary>Show the **code**</summary>\n\n```js\nf();\n```"],
 };
 
 function generator(seed) {
@@ -86,6 +86,7 @@ export const hostile = [
   "$\\href{javascript:window.hacked=1}{x}$", "$$\\htmlData{x=1}{y}\\includegraphics{http://example.org/x.png}$$", "$\\def\\a{\\a\\a}\\a$", "<sub><img src=x onerror=window.hacked=1></sub>",
   "[a](https://x\" onmouseover=\"window.hacked=1)", "&lt;script&gt;window.hacked=1&lt;/script&gt;", "![pixel](https://tracker.example/x.png)", "<meta http-equiv=refresh content=0;url=//example.org>",
   "> ".repeat(2000) + "deep", "- ".repeat(500) + "deep", "[".repeat(5000) + "a" + "]".repeat(5000), "*a ".repeat(5000), "`".repeat(3000) + "a", "$".repeat(3001), "<".repeat(5000), "![".repeat(3000),
+  "<details>\n".repeat(3000) + "deep", "<details ontoggle=window.hacked=1 open>x</details>", "<details><summary><img src=x onerror=window.hacked=1></summary>\n<script>window.hacked=1</script>\n</details>",
   "| a |\n|---|\n" + "| x |\n".repeat(3000), "|" + " a |".repeat(300) + "\n|" + "---|".repeat(300) + "\n" + ("|" + " x |".repeat(300) + "\n").repeat(50), "\u202Ertl override\u202C", "\u0000\uFFFE\uD800 broken", "a".repeat(100000),
 ];
 

@@ -12,6 +12,7 @@ export function t(key, values = {}) {
 export const languageNames = languages;
 export const language = () => code;
 export const number = (value, digits = 0) => Number(value).toLocaleString(code, { maximumFractionDigits: digits, minimumFractionDigits: digits });
+export const percent = (share) => share.toLocaleString(code, { style: "percent" });
 
 // The chosen language, or the first of the browser's languages that there is.
 export async function loadLanguage(chosen) {

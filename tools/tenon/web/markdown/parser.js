@@ -93,6 +93,59 @@ function tags(state, silent) {
   return true;
 }
 
+// ---- <details><summary>Title</summary> text </details>: text that can be opened ----
+
+const lineAt = (state, line) => state.src.slice(state.bMarks[line] + state.tShift[line], state.eMarks[line]);
+
+function pushInline(state, name, tag, content, line) {
+  state.push(name + "_open", tag, 1);
+  Object.assign(state.push("inline", "", 0), { content, map: [line, line + 1], children: [] });
+  state.push(name + "_close", tag, -1);
+}
+
+function detailsBlock(state, startLine, endLine, silent) {
+  if (state.sCount[startLine] - state.blkIndent >= 4) return false;
+  const head = /^<details(?: open)?>\s*(?:<summary>(.*?)<\/summary>)?/i.exec(lineAt(state, startLine));
+  if (!head) return false;
+  if (silent) return true;
+  let line = startLine, depth = 0, end = endLine;
+  for (; line < endLine; line++) {
+    if (line > startLine && !state.isEmpty(line) && state.sCount[line] < state.blkIndent) end = line; // the list around it ends
+    if (line === end) break;
+    const text = lineAt(state, line);
+    depth += (text.match(/<details(?: open)?>/gi)?.length ?? 0) - (text.match(/<\/details>/gi)?.length ?? 0);
+    if (depth <= 0) break;
+  }
+  const closed = line < end, last = closed ? line : end - 1, saved = [startLine, startLine + 1, last].map((i) => [i, state.bMarks[i], state.tShift[i], state.sCount[i], state.eMarks[i]]);
+  let title = head[1], first = startLine, from = head[0].length;
+  if (title === undefined && from === lineAt(state, startLine).length && startLine < last) { // the title may have its own line
+    first = startLine + 1;
+    const next = /^<summary>(.*?)<\/summary>/i.exec(lineAt(state, first));
+    [title, from] = [next?.[1], next?.[0].length ?? 0];
+  }
+  let rest = ""; // what follows on the last line becomes the end of the text
+  if (closed) {
+    const text = lineAt(state, last), at = text.toLowerCase().lastIndexOf("</details>");
+    rest = text.slice(at + "</details>".length).trim();
+    state.eMarks[last] = state.bMarks[last] + state.tShift[last] + at;
+  }
+  if (from) {
+    state.bMarks[first] += state.tShift[first] + from;
+    state.tShift[first] = 0;
+    state.sCount[first] = state.blkIndent;
+  }
+  const { parentType, lineMax } = state;
+  Object.assign(state, { parentType: "details", lineMax: last + 1 });
+  state.push("details_open", "details", 1).map = [startLine, last + 1];
+  if (title !== undefined) pushInline(state, "summary", "summary", title.trim(), startLine);
+  state.md.block.tokenize(state, first, last + 1);
+  if (rest) pushInline(state, "paragraph", "p", rest, last);
+  state.push("details_close", "details", -1);
+  Object.assign(state, { parentType, lineMax, line: last + 1 });
+  for (const [i, ...marks] of saved) [state.bMarks[i], state.tShift[i], state.sCount[i], state.eMarks[i]] = marks;
+  return true;
+}
+
 // ---- Task lists ----
 
 function taskLists(state) {
@@ -121,6 +174,7 @@ export function makeParser(options = {}) {
   md.linkify.set({ fuzzyLink: false }); // "file.py" is no link
   md.linkify.add("www.", { validate: wwwLength, normalize: (match) => { match.url = "http://" + match.url; } });
   md.block.ruler.before("fence", "math_block", mathBlock, { alt: ["paragraph", "reference", "blockquote", "list"] });
+  md.block.ruler.before("fence", "details", detailsBlock, { alt: ["paragraph", "reference", "blockquote", "list"] });
   md.inline.ruler.before("escape", "math_inline", mathInline);
   md.inline.ruler.push("tags", tags);
   md.core.ruler.after("inline", "tasks", taskLists);

@@ -4,10 +4,12 @@ import { number, t } from "../i18n.js";
 
 const slotColours = ["#4178a8", "#c8742f", "#4f9350", "#a8527c", "#7c62b0", "#a4803a", "#3d9795", "#b5524a"];
 export const slotColour = (i) => slotColours[i % slotColours.length];
+const keptColours = ["#8d8a83", "#a39a6b", "#7394a0", "#a2808f", "#86986f", "#7f7fa6"]; // paler than those of slots
+export const ownerColour = (owner, slots) => (owner < slots ? slotColour(owner) : keptColours[(owner - slots) % keptColours.length]);
 
 export function colours() {
   const style = getComputedStyle(document.documentElement), get = (name) => style.getPropertyValue("--" + name).trim();
-  return { front: get("front"), dim: get("dim"), line: get("line"), panel: get("panel"), accent: get("accent"), back: get("back"), bad: get("bad"), kept: "#8d8a83", shared: get("front") };
+  return { front: get("front"), dim: get("dim"), line: get("line"), panel: get("panel"), accent: get("accent"), back: get("back"), bad: get("bad") };
 }
 colours.kinds = ["#4178a8", "#c8742f", "#4f9350", "#a8527c", "#7c62b0"];
 // A canvas as wide as its element, cleared, measured in CSS pixels.
@@ -24,12 +26,13 @@ colours.prepare = (canvas, height) => {
   return { context, width, height, colour: colours() };
 };
 
-function ownerName(owner, slots) {
-  return owner < 0 ? t("freeCells") : owner < slots ? t("slotN", { i: owner }) : t("keptConversation");
+export function ownerName(owner, slots) {
+  return owner < 0 ? t("freeCells") : owner < slots ? t("slotN", { i: owner }) : t("keptN", { i: owner - slots });
 }
 
-// One square per page where cells are too many to show, else per cell. A page is filled from below by its owners' cells.
-export function drawCells(canvas, { cells, pages, slots }, onHover) {
+// One square per page where cells are too many to show, else per cell. A page is filled from below by its owners' cells. `pointed` is an owner
+// whose cells stand out.
+export function drawCells(canvas, { cells, pages, slots }, pointed, onHover) {
   const { total, runs } = cells, perUnit = total <= 8192 ? 1 : Math.max(pages.cells, Math.ceil(total / 8192));
   const units = Math.ceil(total / perUnit), width = Math.max(50, canvas.clientWidth || 600);
   const side = Math.max(4, Math.min(14, Math.floor(Math.sqrt(width * 180 / Math.max(1, units)))));
@@ -53,8 +56,10 @@ export function drawCells(canvas, { cells, pages, slots }, onHover) {
     for (const [owner, count] of owners[unit] ?? []) {
       if (owner < 0) continue;
       const height = perUnit === 1 ? box : Math.max(1, Math.round(box * count / perUnit));
-      context.fillStyle = owner < slots.length ? slotColour(owner) : colour.kept;
+      context.fillStyle = ownerColour(owner, slots.length);
+      context.globalAlpha = pointed === null || pointed === owner ? 1 : .25;
       context.fillRect(x, y + box - filled - height, box, height);
+      context.globalAlpha = 1;
       filled += height;
     }
   }
@@ -82,33 +87,51 @@ export function treeRows(tree) {
   return rows;
 }
 
-// One row per slot or kept conversation, tokens to the right. A row begins where it leaves the one that it shares cells with.
+const treeShown = 60; // rows
+
+// One row per slot or kept conversation, tokens to the right, with a scale below. A row begins where it leaves the one that it shares cells with.
 export function drawTree(canvas, tree, slots, onHover) {
-  const rows = treeRows(tree).slice(0, 60), row = 18;
-  const { context, width, colour } = colours.prepare(canvas, Math.max(1, rows.length) * row);
-  const longest = Math.max(1, ...tree.map((entry) => entry.tokens)), x = (tokens) => 1 + (width - 2) * tokens / longest;
-  const at = new Map(rows.map(({ index }, i) => [index, i]));
-  context.font = "11px system-ui, sans-serif";
+  const all = treeRows(tree), rows = all.slice(0, treeShown), row = 20, foot = 20;
+  const { context, width, colour } = colours.prepare(canvas, Math.max(1, rows.length + (all.length > rows.length)) * row + foot);
+  const longest = Math.max(1, ...tree.map((entry) => entry.tokens)), names = Math.min(110, width / 3), end = width - 52;
+  const x = (tokens) => names + (end - names) * tokens / longest, at = new Map(rows.map(({ index }, i) => [index, i]));
+  context.font = "12px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  const step = niceStep(longest / 6);
+  context.strokeStyle = colour.line;
+  context.fillStyle = colour.dim;
+  context.textAlign = "center";
+  for (let tokens = 0; rows.length && tokens <= longest; tokens += step) {
+    context.beginPath();
+    context.moveTo(Math.round(x(tokens)) + .5, 0);
+    context.lineTo(Math.round(x(tokens)) + .5, rows.length * row);
+    context.stroke();
+    context.fillText(number(tokens), x(tokens), canvas.clientHeight - foot / 2);
+  }
+  context.textAlign = "start";
   rows.forEach((entry, i) => {
-    const y = i * row + 3, left = x(entry.shared), right = x(entry.tokens);
+    const y = i * row, middle = y + row / 2, left = x(entry.shared), right = x(entry.tokens);
     if (entry.parent >= 0 && at.has(entry.parent)) {
       context.strokeStyle = colour.dim;
       context.beginPath();
       context.moveTo(left + .5, at.get(entry.parent) * row + row / 2);
-      context.lineTo(left + .5, y + row / 2);
+      context.lineTo(left + .5, middle);
       context.stroke();
     }
-    context.fillStyle = entry.id < slots ? slotColour(entry.id) : colour.kept;
-    context.fillRect(left, y, Math.max(3, right - left), row - 6);
-    const label = entry.id < slots ? t("slotN", { i: entry.id }) : "";
-    if (label && right - left > context.measureText(label).width + 8) {
-      context.fillStyle = "#fff";
-      context.fillText(label, left + 4, y + row - 9);
-    }
+    context.fillStyle = colour.front;
+    context.fillText(ownerName(entry.id, slots), 2, middle, names - 8);
+    context.fillStyle = ownerColour(entry.id, slots);
+    context.fillRect(left, y + 3, Math.max(3, right - left), row - 6);
+    context.fillStyle = colour.dim;
+    context.fillText(number(entry.tokens), right + 6, middle);
   });
-  canvas.onpointerleave = () => onHover("");
-  canvas.onpointermove = ({ offsetY }) => {
-    const entry = rows[Math.floor(offsetY / row)];
-    onHover(entry ? t("treeHover", { name: entry.id < slots ? t("slotN", { i: entry.id }) : t("keptConversation"), tokens: number(entry.tokens), shared: number(entry.shared), cells: number(entry.cells) }) : "");
-  };
+  if (all.length > rows.length) context.fillText(t("treeMore", { n: number(all.length - rows.length) }), 2, rows.length * row + row / 2);
+  const hover = (entry) => onHover(entry ? t("treeHover", { name: ownerName(entry.id, slots), tokens: number(entry.tokens), shared: number(entry.shared), cells: number(entry.cells) }) : "", entry?.id ?? null);
+  canvas.onpointerleave = () => hover();
+  canvas.onpointermove = ({ offsetY }) => hover(rows[Math.floor(offsetY / row)]);
+}
+
+export function niceStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
+  return [1, 2, 5, 10].map((n) => n * power).find((step) => step >= rough) ?? 1;
 }

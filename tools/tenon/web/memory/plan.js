@@ -3,10 +3,11 @@
 import { bytesText, element, iconButton } from "../dom.js";
 import { number, t } from "../i18n.js";
 import { getJSON } from "../server.js";
-import { colours } from "./drawings.js";
+import { colours, niceStep } from "./drawings.js";
 import { swatch } from "./view.js";
 
-const palette = ["#4178a8", "#c8742f", "#4f9350", "#a8527c", "#7c62b0", "#a4803a", "#3d9795", "#b5524a", "#6d7f2f", "#5b6a8c"];
+const palette = ["#4178a8", "#c8742f", "#4f9350", "#a8527c", "#7c62b0", "#a4803a", "#3d9795", "#b5524a", "#6d7f2f", "#5b6a8c", "#c05c9a", "#2f7a5b", "#8a5a3c", "#5d8fc9"];
+const otherColour = "#8d8a83";
 const height = 380, margin = { left: 70, bottom: 22, top: 6, right: 6 };
 
 // Tensors of every layer have one colour: their name without the number.
@@ -29,6 +30,17 @@ export class PlanView {
     return button;
   }
 
+  // Shows where the tensors of a group are, until it is chosen again.
+  #groupButton({ name, colour }) {
+    const button = element("button", { type: "button", className: "quiet", "aria-pressed": "false", title: t("planGroup") }, swatch(colour, name ?? t("otherTensors")));
+    button.addEventListener("click", () => {
+      this.group = this.group === colour ? null : colour;
+      for (const other of this.key.children) other.setAttribute("aria-pressed", other === button && this.group !== null);
+      this.draw();
+    });
+    return button;
+  }
+
   forget() {
     this.plan = null;
   }
@@ -39,7 +51,8 @@ export class PlanView {
       this.plan = prepare(await getJSON("plan.json"));
       const { memory } = this.plan, gap = memory.lower_bound ? 100 * (memory.size / memory.lower_bound - 1) : 0;
       this.text.textContent = t("planText", { device: memory.name, size: bytesText(memory.size), gap: number(gap, 2), steps: number(this.plan.steps), tensors: number(this.plan.boxes.length) });
-      this.key.replaceChildren(...this.plan.groups.map(({ name, colour }) => swatch(colour, name)));
+      this.group = null;
+      this.key.replaceChildren(...this.plan.groups.map((group) => this.#groupButton(group)));
       this.canvas.setAttribute("aria-label", this.text.textContent);
       this.#all();
     } catch (error) {
@@ -94,7 +107,7 @@ export class PlanView {
       if (right < margin.left || left > width || bottom < 0 || top > height) continue;
       const bw = Math.max(.7, right - left - .5), bh = Math.max(.7, bottom - top - .5);
       context.fillStyle = box.colour;
-      context.globalAlpha = box === this.pointed ? 1 : .85;
+      context.globalAlpha = this.group && box.colour !== this.group ? .15 : 1;
       context.fillRect(left, top, bw, bh);
       if (box === this.pointed) {
         context.strokeStyle = colour.front;
@@ -102,6 +115,10 @@ export class PlanView {
         context.strokeRect(left, top, bw, bh);
       }
       context.globalAlpha = 1;
+      if (bw > 4) { // neighbours of one colour stay apart
+        context.fillStyle = colour.back;
+        context.fillRect(left, top, .6, bh);
+      }
       const from = Math.max(left, margin.left), to = Math.min(right, width);
       if (bh > 15 && to - from > context.measureText(box.name).width + 8) {
         context.fillStyle = "#fff";
@@ -196,11 +213,6 @@ export class PlanView {
   }
 }
 
-function niceStep(rough) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
-  return [1, 2, 5, 10].map((n) => n * power).find((step) => step >= rough) ?? 1;
-}
-
 // Boxes with addresses across chunks, in the colours of the groups that take most bytes.
 export function prepare({ memories, tensors }) {
   const memory = memories[0], bases = [];
@@ -210,6 +222,7 @@ export function prepare({ memories, tensors }) {
   const names = [...sums].sort((a, b) => b[1] - a[1]).map(([name]) => name);
   const groups = names.slice(0, palette.length).map((name, i) => ({ name, colour: palette[i] }));
   const colourOf = new Map(groups.map(({ name, colour }) => [name, colour]));
-  const boxes = tensors.map((tensor) => ({ ...tensor, offset: tensor.offset + (bases[tensor.chunk] ?? 0), colour: colourOf.get(groupOf(tensor.name)) ?? "#8d8a83" }));
+  const boxes = tensors.map((tensor) => ({ ...tensor, offset: tensor.offset + (bases[tensor.chunk] ?? 0), colour: colourOf.get(groupOf(tensor.name)) ?? otherColour }));
+  if (names.length > groups.length) groups.push({ name: null, colour: otherColour });
   return { memory, boxes, groups, steps: Math.max(1, ...boxes.map(({ last }) => last + 1)) };
 }

@@ -1,13 +1,15 @@
 // The memory view: devices and tiers, cells and pages by conversation, the prefix tree, the plan, speed, and "will it fit?".
 // It asks the server twice a second while it is shown.
 import { $, bytesText, element } from "../dom.js";
-import { number, t } from "../i18n.js";
+import { number, percent, t } from "../i18n.js";
 import { getJSON } from "../server.js";
-import { slotColour, colours, drawCells, drawTree } from "./drawings.js";
+import { slotColour, ownerColour, colours, drawCells, drawTree } from "./drawings.js";
 import { PlanView } from "./plan.js";
 import { fitForm, frontierPanel, predictSpeed } from "./forms.js";
 
+let pointed = null; // the owner of cells whose row of the tree is pointed at
 let parts = null, timer = 0, last = null, shown = false, plan = null, now = null;
+let sizes = null;
 const rates = []; // tokens per second of the last minute
 
 export function show(visible) {
@@ -24,6 +26,12 @@ export function redraw() {
   if (!parts) return;
   plan.draw();
   if (now) draw();
+}
+// In another language.
+export function rebuild() {
+  if (!parts) return;
+  parts = null;
+  if (shown) show(true);
 }
 export function modelChanged() {
   last = null;
@@ -44,13 +52,13 @@ function build() {
   const canvas = (label, height) => element("canvas", { height, role: "img", "aria-label": label });
   parts = {
     speed: element("div", { className: "figures" }),
-    rates: canvas(t("rateHistory"), 60),
+    rates: canvas(t("rateHistory"), 90),
     predicted: null, prediction: element("p", { className: "dim" }),
     problem: element("p", { className: "notice error", role: "alert", hidden: true }),
     devices: element("div", {}), tiers: element("div", {}),
     cells: canvas(t("cellMap"), 120), cellsText: element("p", { className: "dim" }), hover: element("p", { className: "dim hover" }, "\u00a0"),
     key: element("div", { className: "key" }),
-    tree: canvas(t("prefixTree"), 40), treeText: element("p", { className: "dim" }), treeHover: element("p", { className: "dim hover" }, "\u00a0"),
+    tree: canvas(t("prefixTree"), 40), treeText: element("p", { className: "dim" }), treeEmpty: element("p", {}, t("treeEmpty")), treeHover: element("p", { className: "dim hover" }, "\u00a0"),
     fit: fitForm(), frontier: frontierPanel(),
   };
   plan = new PlanView();
@@ -59,11 +67,12 @@ function build() {
     section(t("speed"), parts.speed, parts.rates, parts.prediction),
     section(t("devices"), parts.devices, parts.tiers),
     section(t("kvCache"), parts.cellsText, parts.cells, parts.hover, parts.key),
-    section(t("prefixTree"), element("p", { className: "dim" }, t("prefixTreeHelp")), parts.tree, parts.treeHover, parts.treeText),
+    section(t("prefixTree"), element("p", { className: "dim" }, t("prefixTreeHelp")), parts.treeEmpty, parts.tree, parts.treeHover, parts.treeText),
     section(t("plan"), element("p", { className: "dim" }, t("planHelp")), plan.node),
     section(t("willItFit"), parts.fit.node),
     section(t("compare"), element("p", { className: "dim" }, t("compareHelp")), parts.frontier.node));
-  new ResizeObserver(redraw).observe($("memory"));
+  sizes ??= new ResizeObserver(redraw);
+  sizes.observe($("memory"));
 }
 
 async function refresh() {
@@ -95,25 +104,34 @@ function draw() {
   const { slots, prefixes, pages, cells } = now, busy = slots.filter((slot) => slot.busy).length;
   const figure = (value, label) => element("div", {}, element("strong", {}, value), element("span", { className: "dim" }, label));
   parts.speed.replaceChildren(
-    figure(number(rates.at(-1) ?? 0, 1), t("tokensPerSecond")), figure(`${busy}/${slots.length}`, t("slotsBusy")), figure(number(now.waiting), t("requestsWaiting")),
-    figure(prefixes.asked ? number(100 * prefixes.taken / prefixes.asked) + " %" : "–", t("tokensReused")),
+    figure(number(rates.at(-1) ?? 0, 1), t("tokensPerSecond")), ...(parts.speedOfPlan ? [figure(number(parts.speedOfPlan, 1), t("predictedDecode"))] : []), figure(`${busy}/${slots.length}`, t("slotsBusy")), figure(number(now.waiting), t("requestsWaiting")),
+    figure(prefixes.asked ? percent(prefixes.taken / prefixes.asked) : "–", t("tokensReused")),
     ...(now.moved_aside ? [figure(number(now.moved_aside), t("movedAside"))] : []), ...(now.context_shifts ? [figure(number(now.context_shifts), t("contextShifts"))] : []));
   drawRates();
   parts.devices.replaceChildren(...now.devices.map(deviceNode));
   parts.tiers.replaceChildren(...tierNodes(now.tiers));
   parts.cellsText.textContent = t("cellsUsed", { used: number(cells.used), total: number(cells.total), peak: number(cells.peak), pages: number(pages.total - pages.free), allPages: number(pages.total), n: pages.cells });
-  drawCells(parts.cells, now, (text) => { parts.hover.textContent = text || "\u00a0"; });
+  const pointAtCells = (text) => { parts.hover.textContent = text || "\u00a0"; };
+  drawCells(parts.cells, now, pointed, pointAtCells);
   parts.key.replaceChildren(...slots.map((slot, i) => swatch(slotColour(i), slotText(slot, i))),
-    swatch(colours().shared, t("sharedPages", { n: number(pages.shared) })), ...(prefixes.limit ? [swatch(colours().kept, t("keptPages", { n: number(pages.prefixes) }))] : []));
-  drawTree(parts.tree, prefixes.tree, slots.length, (text) => { parts.treeHover.textContent = text || "\u00a0"; });
+    ...(prefixes.limit ? [swatch(ownerColour(slots.length, slots.length), t("keptPages", { n: number(pages.prefixes) }))] : []), element("span", { className: "dim" }, t("sharedPages", { n: number(pages.shared) })));
+  drawTree(parts.tree, prefixes.tree, slots.length, (text, owner) => {
+    parts.treeHover.textContent = text || "\u00a0";
+    if (owner === pointed) return;
+    pointed = owner;
+    drawCells(parts.cells, now, pointed, pointAtCells);
+  });
+  parts.treeEmpty.hidden = !(parts.tree.hidden = parts.treeHover.hidden = prefixes.tree.length === 0);
   parts.treeText.textContent = prefixes.limit ? t("prefixText", { kept: number(prefixes.kept), cells: number(prefixes.cells), hits: number(prefixes.hits), misses: number(prefixes.misses), evicted: number(prefixes.evicted) }) : t("noPrefixes");
 }
 
 function drawRates() {
-  const { context, width, height, colour } = colours.prepare(parts.rates, 60);
-  const top = Math.max(1, parts.speedOfPlan ?? 0, ...rates), step = width / 119;
+  const { context, width, height, colour } = colours.prepare(parts.rates, 90), foot = 16;
+  const top = Math.max(10, parts.speedOfPlan ?? 0, ...rates), step = width / 119, atRate = (rate) => height - foot - rate / top * (height - foot - 14);
+  context.strokeStyle = colour.line;
+  context.strokeRect(.5, 12.5, width - 1, height - foot - 12);
   if (parts.speedOfPlan) {
-    const y = height - 4 - parts.speedOfPlan / top * (height - 16);
+    const y = atRate(parts.speedOfPlan);
     context.strokeStyle = colour.dim;
     context.setLineDash([6, 4]);
     context.beginPath();
@@ -123,13 +141,17 @@ function drawRates() {
     context.setLineDash([]);
   }
   context.beginPath();
-  rates.forEach((rate, i) => context[i ? "lineTo" : "moveTo"]((120 - rates.length + i) * step, height - 4 - rate / top * (height - 16)));
+  rates.forEach((rate, i) => context[i ? "lineTo" : "moveTo"]((120 - rates.length + i) * step, atRate(rate)));
   context.strokeStyle = colour.accent;
   context.lineWidth = 2;
   context.stroke();
   context.fillStyle = colour.dim;
   context.font = "11px system-ui, sans-serif";
-  context.fillText(`${number(top, 0)} ${t("tokensPerSecond")}`, 4, 11);
+  context.fillText(t("perSecond", { n: number(top) }), 1, 9);
+  context.fillText(t("minuteAgo"), 1, height - 4);
+  context.textAlign = "right";
+  context.fillText(t("now"), width - 1, height - 4);
+  context.textAlign = "left";
 }
 
 function showPrediction(predicted) {
