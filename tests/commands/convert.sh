@@ -1,11 +1,16 @@
 #!/bin/bash
 # tenon convert: every golden Hugging Face folder becomes a GGUF file with the right logits and the right tokens, and
-# broken folders are rejected with a message that names the problem.
+# broken folders are rejected with a message that names the problem. Without golden data the folders are made here.
 . "$(dirname "$0")/../support/checks.sh"
 here=$(cd "$(dirname "$0")/.." && pwd)
 [ -x "$tenon" ] || skip "the tenon program is not built"
-[ -d "$golden/hf" ] || skip "no golden data (set TENON_GOLDEN)"
-golden=$(cd "$golden" && pwd)
+command -v python3 > /dev/null || skip "python3 is not installed"
+[ -d "$golden" ] && golden=$(cd "$golden" && pwd)
+hf=$golden/hf
+if [ ! -d "$hf" ]; then # folders of the same shapes, without logits of others
+    hf=$work/hf
+    python3 "$here/data/make_hf.py" "$hf" || failed "the folders could not be made"
+fi
 
 refused() { # what, pattern in the message
     if "$tenon" convert "$work/folder" "$work/refused.gguf" > "$work/out" 2>&1; then
@@ -21,16 +26,16 @@ nmse() { # of two files of floats of the same size: Σ(x-y)² / Σy²
     paste <(od -An -v -t f4 -w4 "$1") <(od -An -v -t f4 -w4 "$2") |
         awk '{ d = $1 - $2; e += d * d; s += $2 * $2; if ($1 + 0 != $1) bad = 1 } END { if (bad || !s) print "inf"; else printf "%.3g", e / s }'
 }
-fresh() { rm -rf "$work/folder"; cp -r "$golden/hf/$1" "$work/folder"; chmod -R u+w "$work/folder"; }
+fresh() { rm -rf "$work/folder"; cp -r "$hf/$1" "$work/folder"; chmod -R u+w "$work/folder"; }
 
 # ---- Every golden folder ----
 has_logits=$("$tenon" logits --help > /dev/null 2>&1 && echo yes || echo no)
-for folder in "$golden"/hf/*/; do
+for folder in "$hf"/*/; do
     name=$(basename "$folder")
     "$tenon" convert "$folder" "$work/$name.gguf" > "$work/out" 2>&1 || failed "$name: $(cat "$work/out")"
     grep -q warning "$work/out" && failed "$name: $(cat "$work/out")"
     "$tenon" inspect "$work/$name.gguf" > /dev/null || failed "$name cannot be read back"
-    if [ $has_logits = yes ]; then
+    if [ $has_logits = yes ] && [ -e "$folder/logits.bin" ]; then
         tokens=$(od -An -v -t d4 -j 8 -N $((4 * 40)) "$folder/logits.bin" | tr -s ' \n' ',' | sed 's/^,//; s/,$//')
         "$tenon" logits "$work/$name.gguf" --tokens "$tokens" --out "$work/$name.f32" > "$work/out" 2>&1 ||
             { failed "$name: logits: $(cat "$work/out")"; continue; }
@@ -42,10 +47,10 @@ done
 [ $has_logits = yes ] || echo "note: this build has no \"tenon logits\"; logits were not compared"
 
 # The same file for any number of threads, and through any type.
-"$tenon" convert "$golden/hf/mixtral" "$work/one.gguf" --threads 1 > /dev/null
-"$tenon" convert "$golden/hf/mixtral" "$work/many.gguf" --threads 7 > /dev/null
+"$tenon" convert "$hf/mixtral" "$work/one.gguf" --threads 1 > /dev/null
+"$tenon" convert "$hf/mixtral" "$work/many.gguf" --threads 7 > /dev/null
 cmp -s "$work/one.gguf" "$work/many.gguf" || failed "the result depends on the number of threads"
-"$tenon" convert "$golden/hf/mixtral" "$work/q8.gguf" --type q8_0 > /dev/null || failed "--type q8_0"
+"$tenon" convert "$hf/mixtral" "$work/q8.gguf" --type q8_0 > /dev/null || failed "--type q8_0"
 "$tenon" inspect "$work/q8.gguf" --json > "$work/out"
 grep -q '"type": "q8_0"' "$work/out" || failed "--type q8_0 gave no q8_0 tensors"
 
@@ -106,7 +111,7 @@ fresh llama3-rope; sed -i 's/"llama3"/"spiral"/' "$work/folder/config.json"; ref
 # Tiny folders of all model classes, compared with independent reference implementations.
 if command -v node > /dev/null; then
     mkdir "$work/classes"
-    classes=$(node "$here/peer/hf_folders.mjs" "$golden/hf/qwen3" "$work/classes") || failed "the folders could not be made"
+    classes=$(node "$here/peer/hf_folders.mjs" "$hf/qwen3" "$work/classes") || failed "the folders could not be made"
     for class in $classes; do
         "$tenon" convert "$work/classes/$class" "$work/classes/$class.gguf" > "$work/out" 2>&1 || failed "$class: $(cat "$work/out")"
         grep -q warning "$work/out" && failed "$class: $(cat "$work/out")"
@@ -122,7 +127,7 @@ fi
 
 # ---- FP8 weights with scales of blocks ----
 if command -v node > /dev/null; then
-    node "$here/peer/fp8_folder.mjs" "$golden/hf/qwen3" "$work/fp8" || failed "the FP8 folders could not be made"
+    node "$here/peer/fp8_folder.mjs" "$hf/qwen3" "$work/fp8" || failed "the FP8 folders could not be made"
     for kind in blocks floats; do
         "$tenon" convert "$work/fp8/$kind" "$work/fp8/$kind.gguf" --type f32 > "$work/out" 2>&1 || failed "fp8 $kind: $(cat "$work/out")"
         grep -q warning "$work/out" && failed "fp8 $kind: $(cat "$work/out")"
@@ -159,7 +164,7 @@ if ! "$tenon" tokenize --help > /dev/null 2>&1; then
     echo "note: this build has no \"tenon tokenize\"; tokens were not compared"
 elif command -v node > /dev/null && command -v npm > /dev/null && "$here/peer/install.sh" "$build/npm"; then
     mkdir "$work/tokens"
-    (cd "$build/npm" && node "$here/peer/tokenizers.mjs" "$tenon" "$golden/hf/qwen3" "$work/tokens") || failed "tokens differ"
+    (cd "$build/npm" && node "$here/peer/tokenizers.mjs" "$tenon" "$hf/qwen3" "$work/tokens") || failed "tokens differ"
 else
     echo "note: npm cannot install @huggingface/tokenizers; tokens were not compared"
 fi

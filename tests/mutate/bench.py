@@ -103,11 +103,14 @@ class Bench:
             arguments = [os.path.join(ROOT, 'tests/fuzz/corpus', name[7:])]
             if not os.path.isdir(arguments[0]):
                 return None
-        env = dict(os.environ, TENON_GOLDEN=os.environ.get('TENON_GOLDEN', '/nonexistent'), CMOCKA_TEST_ABORT='0', TENON_LOG='off',
-                   LD_LIBRARY_PATH=os.path.join(self.folder, place), **variables)
+        library = os.path.join(self.folder, place)
+        return self.start([self.tests[name], *arguments], limit, cpu, LD_LIBRARY_PATH=library, **variables)
+
+    def start(self, command, limit, cpu, **variables):
+        env = dict(os.environ, TENON_GOLDEN=os.environ.get('TENON_GOLDEN', '/nonexistent'), CMOCKA_TEST_ABORT='0', TENON_LOG='off', **variables)
         prefix = ['prlimit', f'--cpu={max(2, int(cpu))}', '--core=0'] if shutil.which('prlimit') else []
-        process = subprocess.Popen([*prefix, self.tests[name], *arguments], cwd=self.build, env=env, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen([*prefix, *command], cwd=self.build, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   stdin=subprocess.DEVNULL, start_new_session=True)
         timer = threading.Timer(limit, lambda: stop_group(process.pid))
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)

@@ -7,6 +7,8 @@ against which all unit tests and fuzz replays were linked once: a change costs o
 line are run, those first that noticed earlier changes of the file, then those named like it, the quick ones first. A change that no test
 notices is a missing test, dead code, or makes no difference: look at each. Sources and the build folder stay as they are.
 
+Files of tools/ are linked into a program of its own, and run by the scripts in tests/server.
+
 Results are remembered in BUILD/mutate/results.tsv: a change that was noticed is not tried again while the file is the same, one that was not
 is tried again with --again. No golden data is used unless TENON_GOLDEN names it."""
 import argparse
@@ -21,6 +23,7 @@ import threading
 
 from bench import ROOT, Bench, code_of, show_hidden, wall
 from changes import changes
+from program import ProgramBench
 from reach import Reach
 
 
@@ -190,14 +193,17 @@ def main():
     options = parser.parse_args()
     os.chdir(ROOT)
     end = wall() + options.seconds
-    bench = Bench(options.build, options.folder or os.path.join(options.build, 'mutate'), options.j, options.only)
+    folder = options.folder or os.path.join(options.build, 'mutate')
+    programs = all(path.startswith('tools/') for path in options.paths)
+    bench = ProgramBench(options.build, os.path.join(folder, 'program'), options.j, options.only) if programs \
+        else Bench(options.build, folder, options.j, options.only)
     files = [name for name in bench.commands if any(name == p or name.startswith(p.rstrip('/') + '/') for p in options.paths)
              and not re.search(options.without, name)]
     if not files:
-        sys.exit('mutate: no sources of the libraries there')
+        sys.exit('mutate: no sources of the libraries or of the program there')
     memory = Memory(bench.folder)
     usable = baseline(bench, memory, options.slowest, end)
-    reach = None if options.no_reach else Reach(bench, usable, end)
+    reach = None if options.no_reach or programs else Reach(bench, usable, end)
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     trial = Trial(bench, memory, usable, reach)
     source = unnoticed(files, memory) if options.again else random_changes(files, random.Random(seed), memory)

@@ -2,8 +2,7 @@
 # tenon serve end to end: every endpoint, event streams, errors, keys, disconnects and hostile clients.
 . "$(dirname "$0")/../support/checks.sh"
 . "$(dirname "$0")/../support/server.sh"
-model=$golden/models/stories15M-f16.gguf
-[ -r "$model" ] || skip "no model (set TENON_GOLDEN to the golden data)"
+model=$(cd "$(dirname "$0")/../.." && pwd)/models/tales.gguf
 command -v curl > /dev/null || skip "curl is not installed"
 
 start() { serve "$model" "$@"; } # options…
@@ -55,8 +54,8 @@ tag=$(curl -s -m 5 -I "$url/vendor/licenses.txt" | tr -d '\r' | sed -n 's/^ETag:
 get "known files are not sent again" 304 '' -H "If-None-Match: $tag" "$url/vendor/licenses.txt"
 get "no key" 401 '"type":"authentication_error"' "$url/v1/models"
 get "wrong key" 401 'authentication_error' -H "Authorization: Bearer secon" "$url/v1/models"
-get "X-Api-Key" 200 '"id":"stories15M-f16"' -H "X-Api-Key: first" "$url/v1/models"
-get "models" 200 '"n_vocab":32000' "${key[@]}" "$url/v1/models"
+get "X-Api-Key" 200 '"id":"tales"' -H "X-Api-Key: first" "$url/v1/models"
+get "models" 200 '"n_vocab":4096' "${key[@]}" "$url/v1/models"
 curl -s -m 5 -i -X OPTIONS -H "Origin: http://localhost:99" "$url/v1/models" > "$work/out"
 grep -q "^Access-Control-Allow-Origin: http://localhost:99" "$work/out" || failed "preflight"
 post() { # description, status, pattern, path, body
@@ -64,16 +63,16 @@ post() { # description, status, pattern, path, body
 }
 
 story='"prompt":"Once upon a time","temperature":0'
-post "completion" 200 '"text":", there was a little girl named Lily.".*"finish_reason":"length".*"completion_tokens":10' /v1/completions "{$story,\"max_tokens\":10}"
+post "completion" 200 '"text":", there was a little girl named Lily. She".*"finish_reason":"length".*"completion_tokens":10' /v1/completions "{$story,\"max_tokens\":10}"
 post "the prefix is reused" 200 '"cached_tokens":4' /v1/completions "{$story,\"max_tokens\":1}"
-post "token ids" 200 '"text":", there' /v1/completions '{"prompt":[1,9038,2501,263,931],"temperature":0,"max_tokens":2}'
+post "token ids" 200 '"text":", there' /v1/completions '{"prompt":[0,398,397,260,371],"temperature":0,"max_tokens":2}'
 post "several prompts and answers" 200 '"index":3' /v1/completions '{"prompt":["Once","The cat"],"n":2,"max_tokens":3,"seed":1}'
 post "stop word" 200 '"text":", there was a ","index":0,"logprobs":null,"finish_reason":"stop"' /v1/completions "{$story,\"stop\":[\"little\"],\"max_tokens\":20}"
-post "echo with logprobs" 200 '"text":"Once upon a time","index":0,"logprobs":\{"tokens":\["<s>"," Once"," upon"," a"," time"\],"token_logprobs":\[null,-0.24[0-9]*,' /v1/completions "{$story,\"echo\":true,\"logprobs\":1,\"max_tokens\":0}"
+post "echo with logprobs" 200 '"text":"Once upon a time","index":0,"logprobs":\{"tokens":\["<\|story\|>","Once"," upon"," a"," time"\],"token_logprobs":\[null,-0.22[0-9]*,' /v1/completions "{$story,\"echo\":true,\"logprobs\":1,\"max_tokens\":0}"
 # lm-eval's requests are token lists with echo. The log-probabilities must match those computed from tenon logits.
 if command -v python3 > /dev/null; then
-    post "tokens of a text" 200 '^\{"tokens":\[1,' /tokenize '{"content":"Once upon a time, there was a little girl named Lily. She loved to play outside in the park with her big red ball.","add_special":true}'
-    long=$(sed 's/.*\[\(.*\)\].*/\1/' "$work/out") short=1,9038,2501,263,931
+    post "tokens of a text" 200 '^\{"tokens":\[0,398,' /tokenize '{"content":"Once upon a time, there was a little girl named Lily. She loved to play outside in the park with her big red ball.","add_special":true}'
+    long=$(sed 's/.*\[\(.*\)\].*/\1/' "$work/out") short=0,398,397,260,371
     post "lm-eval's request" 200 '"index":1' /v1/completions "{\"model\":\"any\",\"prompt\":[[$short],[$long]],\"temperature\":0,\"max_tokens\":1,\"logprobs\":1,\"seed\":1234,\"echo\":true}"
     cp "$work/out" "$work/echo"
     for list in "$short" "$long"; do
@@ -92,7 +91,7 @@ for choice, ids, name in zip(choices, sys.argv[2::2], sys.argv[3::2]):
         greedy.append(row[tokens[i + 1]] == top)
     got = choice["logprobs"]
     assert len(got["tokens"]) == len(got["token_logprobs"]) == len(got["top_logprobs"]) == len(tokens) + 1
-    assert abs(sum(got["token_logprobs"][1:-1]) - want) < 1e-4, (sum(got["token_logprobs"][1:-1]), want)
+    assert abs(sum(got["token_logprobs"][1:-1]) - want) < 2e-3, (sum(got["token_logprobs"][1:-1]), want)
     likeliest = [max(top, key=top.get) == token for top, token in zip(got["top_logprobs"][1:-1], got["tokens"][1:-1])]
     assert likeliest == greedy, (likeliest, greedy)
 PY
@@ -103,7 +102,7 @@ post "the same seed again" 200 'text' /v1/completions '{"prompt":"The","seed":5,
 [ "$one" = "$(grep -o '"text":"[^"]*"' "$work/out")" ] || failed "a seed does not repeat its text"
 post "stream" 200 '^data: \[DONE\]' /v1/completions "{$story,\"max_tokens\":4,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
 grep -q '"choices":\[\],"usage":{"prompt_tokens":5,"completion_tokens":4' "$work/out" || failed "usage in a stream"
-post "native" 200 '"stop_type":"word","stopping_word":"little".*"content":", there was a ".*"completion_probabilities":\[\{"id":29892' /completion "{$story,\"n_predict\":20,\"stop\":[\"little\"],\"n_probs\":2}"
+post "native" 200 '"stop_type":"word","stopping_word":"little".*"content":", there was a ".*"completion_probabilities":\[\{"id":13' /completion "{$story,\"n_predict\":20,\"stop\":[\"little\"],\"n_probs\":2}"
 post "native stream" 200 '"stop":true.*"stop_type":"limit"' /completion "{$story,\"n_predict\":3,\"stream\":true}"
 
 chat='"messages":[{"role":"user","content":"Tell a story"}],"temperature":0'
@@ -130,8 +129,8 @@ post "responses" 200 '"object":"response".*"status":"incomplete".*"type":"output
 post "responses stream" 200 '"type":"response.incomplete"' /v1/responses '{"input":[{"role":"user","content":[{"type":"input_text","text":"Tell"}]}],"max_output_tokens":3,"stream":true}'
 grep -q '"type":"response.output_text.delta"' "$work/out" || failed "responses stream without text"
 
-post "tokenize" 200 '^\{"tokens":\[9038,2501\]\}$' /tokenize '{"content":"Once upon"}'
-post "detokenize" 200 '"content":" ?Once upon"' /detokenize '{"tokens":[9038,2501]}'
+post "tokenize" 200 '^\{"tokens":\[398,397\]\}$' /tokenize '{"content":"Once upon"}'
+post "detokenize" 200 '"content":" ?Once upon"' /detokenize '{"tokens":[398,397]}'
 post "apply-template" 200 'im_start.*hi' /apply-template '{"messages":[{"role":"user","content":"hi"}]}'
 get "props" 200 '"total_slots":3' "${key[@]}" "$url/props"
 get "slots" 200 '"id":2' "${key[@]}" "$url/slots"
@@ -154,7 +153,7 @@ case $got in
 esac || failed "the picture of memory and speed (status $got)"
 
 for i in 0 1 2; do post "erase slot $i" 200 "\"id_slot\":$i,\"n_erased\"" "/slots/$i?action=erase" '{}'; done
-kept='"prompt":[9038,319,3290,2534,263],"temperature":0,"n_predict":1'
+kept='"prompt":[398,319,290,253,263],"temperature":0,"n_predict":1'
 post "a text to keep" 200 '"id_slot":1,.*"cache_n":0,' /completion "{$kept,\"id_slot\":1}"
 post "save a slot" 200 '"n_saved":5,"filename":"kept.slot"' "/slots/1?action=save" '{"filename":"kept.slot"}'
 post "erase the slot" 200 '"n_erased":5' "/slots/1?action=erase" '{}'
@@ -262,17 +261,17 @@ want, floats, coded = (json.load(open(name))["data"] for name in sys.argv[1:])
 for i in range(2):
     raw = base64.b64decode(coded[i]["embedding"])
     got = struct.unpack("<%df" % (len(raw) // 4), raw)
-    assert len(got) == len(floats[i]["embedding"]) == len(want[i]["embedding"]) == 288
+    assert len(got) == len(floats[i]["embedding"]) == len(want[i]["embedding"]) == 256
     assert abs(sum(x * x for x in got) - 1) < 1e-4
     assert max(abs(a - b) for a, b in zip(got, floats[i]["embedding"])) < 1e-6
     assert max(abs(a - b) for a, b in zip(got, want[i]["embedding"])) < 1e-4
 PY
 fi
-post "embedding of token ids" 200 '"index":0' /v1/embeddings '{"input":[1,9038]}'
+post "embedding of token ids" 200 '"index":0' /v1/embeddings '{"input":[398,397]}'
 post "text generation beside embeddings" 200 'Lily' /v1/completions "{$story,\"max_tokens\":10}"
 post "no input" 400 'input is missing' /v1/embeddings '{}'
 post "a text too long to embed" 400 'exceed_context_size_error' /v1/embeddings "{\"input\":\"$(printf 'word %.0s' $(seq 600))\"}"
-post "other dimensions" 400 'have 288' /v1/embeddings '{"input":"a","dimensions":7}'
+post "other dimensions" 400 'have 256' /v1/embeddings '{"input":"a","dimensions":7}'
 post "many inputs" 200 '"index":299' /v1/embeddings "{\"input\":[$(printf '"a cat",%.0s' $(seq 299))\"a dog\"]}"
 stop_server
 

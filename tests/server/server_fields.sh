@@ -3,8 +3,7 @@
 # reasoning switches, named templates.
 . "$(dirname "$0")/../support/checks.sh"
 . "$(dirname "$0")/../support/server.sh"
-model=$golden/server/stories260K.gguf
-[ -r "$model" ] || skip "no model (set TENON_GOLDEN to the golden data)"
+model=$(cd "$(dirname "$0")/../.." && pwd)/models/tales.gguf
 command -v curl > /dev/null || skip "curl is not installed"
 post() { # description, status, pattern, path, body
     local got
@@ -15,13 +14,13 @@ absent() { ! grep -qE -- "$2" "$work/out" || failed "$1: $(head -c 900 "$work/ou
 
 serve "$model" -b 64 -c 512 -np 2
 story='"prompt":"Once upon a time","temperature":0,"n_predict":4'
-post "response_fields" 200 '^\{"content":"[^"]+","generation_settings/n_predict":4,"prompt":"<s> Once upon a time"\}$' /completion "{$story,\"response_fields\":[\"content\",\"generation_settings/n_predict\",\"prompt\"]}"
+post "response_fields" 200 '^\{"content":"[^"]+","generation_settings/n_predict":4,"prompt":"<\|story\|>Once upon a time"\}$' /completion "{$story,\"response_fields\":[\"content\",\"generation_settings/n_predict\",\"prompt\"]}"
 post "no tokens wanted" 200 '"tokens":\[\]' /completion "{$story,\"return_tokens\":false}"
 post "line ends" 200 '"has_new_line":(true|false)' /completion "{$story}"
 post "a prompt as an object" 200 '"tokens_evaluated":2' /completion '{"prompt":{"prompt_string":"Once"},"n_predict":1}'
 post "a prompt with a picture" 400 'multimodal_data' /completion '{"prompt":{"prompt_string":"a","multimodal_data":["eA=="]},"n_predict":1}'
 post "biases by text" 200 '"logit_bias":\[\{"bias":null,"token":[0-9]+,"text":' /completion "{$story,\"logit_bias\":{\" the\":false}}"
-post "ends are biases" 200 '"logit_bias":\[\{"bias":null,"token":2,' /completion "{$story,\"ignore_eos\":true}"
+post "ends are biases" 200 '"logit_bias":\[\{"bias":null,"token":1,' /completion "{$story,\"ignore_eos\":true}"
 post "probabilities after sampling" 200 '"prob":[01]\.[0-9e-]+,"top_probs":\[\{"id"' /completion '{"prompt":"Once","n_predict":2,"n_probs":3,"post_sampling_probs":true}'
 absent "probabilities after sampling are no logarithms" '"logprob"'
 post "progress" 200 '"prompt_progress":\{"total":[0-9]+,"cache":1,"processed":1,"time_ms":0\}' /completion "{\"prompt\":\"$(printf 'a dog %.0s' {1..40})\",\"n_predict\":1,\"stream\":true,\"return_progress\":true,\"timings_per_token\":true}"
@@ -38,7 +37,7 @@ chat='"messages":[{"role":"user","content":"Tell a story"}]'
 post "input tokens of a chat" 200 '^\{"input_tokens":[0-9]+,"object":"response.input_tokens"\}$' /v1/chat/completions/input_tokens "{$chat}"
 post "input tokens of messages" 200 '^\{"input_tokens":[0-9]+\}$' /v1/messages/count_tokens "{$chat}"
 post "input tokens of responses" 200 '"input_tokens":[0-9]+' /responses/input_tokens '{"input":"Tell"}'
-post "verbose" 200 '"__verbose":\{.*"prompt":"<s> .*Tell a story' /v1/chat/completions "{$chat,\"max_tokens\":1,\"verbose\":true}"
+post "verbose" 200 '"__verbose":\{.*"prompt":"<\|story\|>.*Tell a story' /v1/chat/completions "{$chat,\"max_tokens\":1,\"verbose\":true}"
 begun='{"role":"user","content":"Hi"},{"role":"assistant","content":"Well"}'
 post "prefill" 200 '<\|im_start\|>assistant\\nWell"' /apply-template "{\"messages\":[$begun]}"
 post "no prefill" 200 'Well<\|im_end\|>\\n<\|im_start\|>assistant\\n"' /apply-template "{\"messages\":[$begun],\"add_generation_prompt\":true}"
@@ -54,12 +53,12 @@ for _ in $(seq 50); do [ "$(record GET)" = 200 ] && grep -q DONE "$work/out" && 
 grep -q '^data: \[DONE\]' "$work/out" || failed "a recorded stream goes on without its client: $(head -c 300 "$work/out")"
 [ "$(record DELETE) $(record GET)" = "204 404" ] || failed "a recorded stream is removed"
 asked='"model":"any:latest","options":{"num_predict":2,"temperature":0}'
-post "Ollama: chat" 200 '^\{"model":"stories260K","created_at":"[^"]+Z","message":\{"role":"assistant","content":".*"\},"done":false\}$' /api/chat "{$asked,$chat}"
+post "Ollama: chat" 200 '^\{"model":"tales","created_at":"[^"]+Z","message":\{"role":"assistant","content":".*"\},"done":false\}$' /api/chat "{$asked,$chat}"
 grep -qE '"done":true,"done_reason":"length","total_duration":[0-9]+,.*"eval_count":2,' "$work/out" || failed "Ollama: last line: $(cat "$work/out")"
 post "Ollama: generate" 200 '"response":".+","done":true' /api/generate "{$asked,\"prompt\":\"Once\",\"stream\":false}"
 post "Ollama: errors" 400 '^\{"error":"messages' /api/chat '{"messages":[]}'
 post "Ollama: a schema" 200 '"content":"\\?"?' /api/chat "{$asked,$chat,\"stream\":false,\"format\":{\"type\":\"boolean\"}}"
-curl -s -m 5 "$url/api/tags" | grep -q '"models":\[{"name":"stories260K"' || failed "Ollama: tags"
+curl -s -m 5 "$url/api/tags" | grep -q '"models":\[{"name":"tales"' || failed "Ollama: tags"
 post "Ollama: show" 200 '"general.architecture":"llama"' /api/show '{"model":"x"}'
 stop_server
 
@@ -75,5 +74,5 @@ post "prefill ends reasoning" 200 '<think>\\n</think>Well"' /apply-template "{\"
 post "prefill with reasoning" 200 '<think>\\nhm</think>Well"' /apply-template '{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Well","reasoning_content":"hm"}]}'
 stop_server
 serve "$model" --chat-template llama3
-post "a template by name" 200 '^\{"prompt":"<s><\|start_header_id\|>user<\|end_header_id\|>\\n\\nTell a story<\|eot_id\|><\|start_header_id\|>assistant<\|end_header_id\|>\\n\\n"\}$' /apply-template "{$chat}"
+post "a template by name" 200 '^\{"prompt":"<\|story\|><\|start_header_id\|>user<\|end_header_id\|>\\n\\nTell a story<\|eot_id\|><\|start_header_id\|>assistant<\|end_header_id\|>\\n\\n"\}$' /apply-template "{$chat}"
 finish

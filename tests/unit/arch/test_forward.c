@@ -8,6 +8,7 @@
 #include "tenon/llm.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,7 +93,38 @@ static void logits_are_those_of_doubles(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+/* For tests/commands/zoo.sh: ARCH.gguf and ARCH.logits in a folder, for tests/zoo. */
+static void references_are_written(void **state) {
+    const char *folder = *state;
+    for (size_t i = 0; tn_arch_at(i); i++) {
+        const tn_arch *arch = tn_arch_at(i);
+        const tiny_options options = options_of(arch);
+        static double logits[TOKENS * 64];
+        char name[512];
+        tn_model *model;
+        if (arch->traits & TN_ARCH_ENCODER) continue;
+        snprintf(name, sizeof name, "%s/%s.gguf", folder, arch->name);
+        assert_ok(tiny_model_write(name, &options));
+        assert_ok(tn_model_open(name, NULL, &model));
+        const int32_t head[2] = {TOKENS, tn_model_get_info(model).n_vocab};
+        assert_true(head[1] <= 64 && forward_logits(tn_model_file(model), tokens, TOKENS, logits));
+        snprintf(name, sizeof name, "%s/%s.logits", folder, arch->name);
+        FILE *out = fopen(name, "wb");
+        assert_non_null(out);
+        fwrite(head, sizeof head, 1, out);
+        fwrite(tokens, sizeof tokens, 1, out);
+        for (int32_t k = 0; k < TOKENS * head[1]; k++) fwrite(&(float){(float)logits[k]}, sizeof(float), 1, out);
+        assert_int_equal(fclose(out), 0);
+        tn_model_close(model);
+    }
+}
+
 int main(void) {
+    char *folder = getenv("TENON_FORWARD_FOLDER");
+    if (folder) {
+        const struct CMUnitTest writing[] = {cmocka_unit_test_prestate(references_are_written, folder)};
+        return cmocka_run_group_tests(writing, NULL, NULL);
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_those_of_doubles)};
     const int descriptor = mkstemp(path);
     if (descriptor < 0) return 1;

@@ -1,0 +1,30 @@
+#!/bin/bash
+# Whole answers to some 280 requests of every kind, right and wrong, are those in tests/data/requests.json, also if each byte of a request arrives
+# on its own. RECORD=1 writes the file anew: look at what has changed.
+. "$(dirname "$0")/../support/checks.sh"
+. "$(dirname "$0")/../support/server.sh"
+here=$(cd "$(dirname "$0")/.." && pwd)
+command -v python3 > /dev/null || skip "python3 is not installed"
+command -v curl > /dev/null || skip "curl is not installed"
+unset TENON_API_KEY LLAMA_API_KEY
+cat > "$work/think.jinja" << 'JINJA'
+{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]<think>
+{% endif %}
+JINJA
+expected=$here/data/requests.json
+run() { # set, options of the server…
+    local set=$1 way
+    shift
+    mkdir -p "$work/slots"
+    for way in ${RECORD:+--record} --whole --bytes; do
+        rm -f "$work/slots"/*
+        serve "$here/../models/tales.gguf" -b 32 -c 256 -np 2 --seed 1 --cache-type f16 "$@"
+        [ -n "$port" ] || { failed "the server does not start: $(tail -n 3 "$work/log")"; return; }
+        timeout 120 python3 "$here/data/requests.py" "$url" "$set" "$expected" $way || failed "$set $way"
+        stop_server || failed "$set: exit code after stopping"
+    done
+}
+run plain --slots --metrics --slot-save-path "$work/slots"
+run keys --api-key first,second --api-prefix /llm --alias b,a --tags x,y --no-slots -n 3 --chat-template-file "$work/think.jinja" --cors-origins http://example.com
+run vectors --embedding --pooling mean --ubatch 64 --slots --metrics
+finish
