@@ -1,4 +1,5 @@
-"""What stopped or delayed a server before: server_attacks.py URL. A small completion must be answered while each of them is under way, and
+"""What stopped or delayed a server before: server_attacks.py URL [MODEL]. With MODEL the server has several, and only what differs there is
+tried. A small completion must be answered while each of them is under way, and
 requests that a browser could be tricked into do nothing."""
 import json
 import socket
@@ -8,13 +9,13 @@ import time
 import urllib.error
 import urllib.request
 
-url = sys.argv[1]
+url, model = sys.argv[1], {"model": sys.argv[2]} if len(sys.argv) > 2 else {}
 host, port = url.split("//")[1].split(":")
 failures = []
 
 
 def call(path, body=None, method=None, **headers):
-    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    data = body if isinstance(body, bytes) or body is None else json.dumps({**body, **model}).encode()
     request = urllib.request.Request(url + path, data, {"Content-Type": "application/json", **headers}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -66,12 +67,45 @@ check("a wide schema is refused", status == 400 and b"schema" in text, text[:200
 some = {"type": "object", "properties": {f"p{i}": {"type": "boolean"} for i in range(60)}}
 status, _ = while_busy("n = 64 with a schema", "/v1/completions", {"prompt": "Once", "max_tokens": 16, "n": 64, "json_schema": some})
 check("n = 64 with a schema", status == 200, status)
-status, _ = while_busy("a long text to tokenize", "/tokenize", {"content": "word " * 1500000})
+status, _ = while_busy("a long text to tokenize", "/tokenize", {"content": "word " * 3000000})
 check("a long text to tokenize", status == 200, status)
-status, _ = while_busy("many messages", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * 200000, "max_tokens": 1})
+status, _ = while_busy("many messages", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * 300000, "max_tokens": 1})
 check("many messages", status == 400, status)
+status, _ = while_busy("many parts of a text", "/v1/messages", {"messages": [{"role": "user", "content": "x"}], "system": [{"type": "text", "text": "x"}] * 400000, "max_tokens": 1})
+check("many parts of a text", status == 400, status)
 status, _ = while_busy("many stop words", "/completion", {"prompt": "Once", "n_predict": 1, "stop": ["a"] * 1000000})
 check("many stop words", status == 400, status)
+status, _ = while_busy("a large body for a plan", "/fit", {"shape": [{}] * 3000000})
+check("a large body for a plan", status == 400, status)
+if model:
+    print("\n".join(failures))
+    sys.exit(bool(failures))
+
+# Schemas and grammars that are short and costly: each is answered or refused in a second, and delays nobody.
+TEXT = {"type": "string"}
+REFERENCES = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{i + 1}"}}}]} for i in range(60)}
+COSTLY = {
+    "optional properties": {"json_schema": {"type": "object", "properties": {f"p{i}": {"type": "boolean"} for i in range(1500)}}},
+    "alternatives of alternatives": {"json_schema": {"allOf": [{"anyOf": [{"properties": {f"a{i}": TEXT}}, {"properties": {f"b{i}": TEXT}}]} for i in range(14)]}},
+    "a fan of references": {"json_schema": {"$defs": {**REFERENCES, "d60": {}}, "$ref": "#/$defs/d0"}},
+    "repeated repetitions": {"json_schema": {"type": "string", "pattern": "^((a{1,100}b){1,100}c){1,100}$"}},
+    "stars of stars": {"json_schema": {"type": "string", "pattern": "^((((a*)*)*)*)*$"}},
+    "many items": {"json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 9999, "maxItems": 10000}},
+    "unique items": {"json_schema": {"type": "array", "items": {"enum": list(range(300))}, "uniqueItems": True}},
+    "multiples": {"json_schema": {"type": "integer", "multipleOf": 9999991}},
+    "patterns of names": {"json_schema": {"type": "object", "patternProperties": {f"^p{i}_[a-z]+$": TEXT for i in range(200)}, "additionalProperties": False}},
+    "optional letters": {"grammar": "root ::= " + " ".join('"a"?' for _ in range(5000))},
+    "repetitions": {"grammar": 'root ::= ("a"{1,1000}){1,300}'},
+    "one text in many ways": {"grammar": "root ::= x x x x x x x x x x\nx ::= y y y y y y y y y y\ny ::= z z z z z z z z z z\nz ::= [a-z ]*"},
+    "two halves, each of two halves": {"grammar": "root ::= a a | [a-z ]\na ::= [a-z ] | b b\nb ::= [a-z ] | a a"},
+    "anything, two hundred times": {"grammar": "root ::= " + '( .* "a" )' * 200},
+    "anything, with many ends": {"grammar": "root ::= " + " | ".join(f'.* "{chr(97 + i % 26)}{i}"' for i in range(500))},
+}
+for what, fields in COSTLY.items():
+    begin = time.time()
+    status, text = while_busy(what, "/completion", {"prompt": "Once", "n_predict": 16, **fields})
+    check(what, status in (200, 400), f"{status} {text[:200]}")
+    check(what + " takes long", time.time() - begin < 2 + 10 * calm, f"{time.time() - begin:.1f} s")
 
 # What other web sites could make a browser send.
 status, _ = call("/completion", b'{"prompt":"Once","n_predict":1}', **{"Content-Type": "text/plain"})

@@ -7,8 +7,12 @@ model=$golden/server/stories260K.gguf
 [ -r "$model" ] || skip "no model (set TENON_GOLDEN to the golden data)"
 command -v python3 > /dev/null || skip "python3 is not installed"
 serve "$model" -c 2048 -np 4
-timeout 200 python3 "$here/data/server_attacks.py" "$url" > "$work/out" 2> "$work/times" || failed "$(cat "$work/out" "$work/times")"
+timeout 300 python3 "$here/data/server_attacks.py" "$url" > "$work/out" 2> "$work/times" || failed "$(cat "$work/out" "$work/times")"
 cat "$work/times"
+stop_server
+mkdir "$work/models" && cp "$model" "$work/models/"
+serve --models-dir "$work/models" -c 2048 -np 4
+timeout 300 python3 "$here/data/server_attacks.py" "$url" "$(basename "$model" .gguf)" > "$work/out" 2> "$work/times" || failed "several models: $(cat "$work/out" "$work/times")"
 stop_server
 serve "$model" -c 256 -np 2 --api-key k --timeout 2 --max-bodies 64M --max-connections 300
 timeout 200 python3 "$here/data/server_floods.py" "$port" "$(pgrep -P "$server")" > "$work/out" 2>&1 || failed "$(cat "$work/out")"
@@ -31,6 +35,8 @@ for i in 1 2 3; do grep -q "was truncated" "$work/stream.$i" || failed "client $
 # With few descriptors the server pauses, says so once, and goes on.
 ulimit -n 32
 serve "$model" -c 256 -np 1
+ticks() { awk '{ print $14 + $15 }' "/proc/$(pgrep -P "$server")/stat"; } # processor time, in hundredths of a second
+before=$(ticks)
 python3 - "$port" << 'PY'
 import socket, sys, time
 all = []
@@ -41,6 +47,7 @@ except OSError:
     pass  # this process has no more, either
 time.sleep(1)
 PY
+[ $(($(ticks) - before)) -lt 40 ] || failed "without descriptors the server spins: $(($(ticks) - before)) ticks in a second"
 [ "$(wc -c < "$work/log")" -lt 4000 ] || failed "the log grows: $(head -c 500 "$work/log")"
 grep -q "cannot accept connections" "$work/log" || failed "no word about missing descriptors: $(cat "$work/log")"
 curl -s -m 5 "$url/health" | grep -q ok || failed "no answer after descriptors were missing"

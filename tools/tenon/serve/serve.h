@@ -429,6 +429,8 @@ bool field_real(json_t *body, const char *name, double min, double max, double *
 bool field_int(json_t *body, const char *name, int64_t min, int64_t max, int64_t *out, struct problem *problem);
 bool field_bool(json_t *body, const char *name, bool *out, struct problem *problem);
 bool field_text(json_t *body, const char *name, const char **out, struct problem *problem);
+bool field_object(json_t *body, const char *name, json_t **out, struct problem *problem);
+bool field_list(json_t *body, const char *name, json_t **out, struct problem *problem);
 
 /* Reads sampling, stop words, limits and grammar of a job whose prompt is set. `gbnf`, with an optional trigger, is
  * the grammar of the chat's tools. */

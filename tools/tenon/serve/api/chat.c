@@ -26,15 +26,53 @@ static bool check_chat_messages(json_t *messages, struct problem *problem) {
             if (strcmp(type, "text") != 0)
                 return problem_set(problem, 400, "%s is not supported by this model: content of type %.40s",
                                    strstr(type, "image") ? "image input" : "this input", type);
+            if (!json_is_string(json_object_get(part, "text")))
+                return problem_set(problem, 400, "messages[%zu].content[%zu].text must be a string", i, k);
         }
     }
     return true;
 }
 
-static bool read_tool_choice(json_t *body, tn_chat_params *p, struct problem *problem) {
+/* tool_choice of type allowed_tools: only those of the tools that it names. `tools` is borrowed, *out a new
+ * reference. The Responses API has mode and tools in the choice itself, and names in the tools themselves. */
+static bool read_allowed_tools(json_t *choice, json_t *tools, tn_chat_params *p, json_t **out,
+                               struct problem *problem) {
+    enum { MAX_ALLOWED = 256 }; /* each is compared with every tool */
+    json_t *inner = json_object_get(choice, "allowed_tools"), *allowed = NULL, *tool, *entry;
+    const char *mode = "auto";
+    size_t i, k;
+    if (!inner) inner = choice;
+    if (!field_text(inner, "mode", &mode, problem) || !field_list(inner, "tools", &allowed, problem)) return false;
+    if (json_array_size(allowed) > MAX_ALLOWED)
+        return problem_set(problem, 400, "tool_choice: allowed_tools can list %d tools", MAX_ALLOWED);
+    if (!allowed || (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0))
+        return problem_set(problem, 400,
+                           "tool_choice: allowed_tools needs a list of tools, and mode auto or required");
+    p->tool_choice = strcmp(mode, "required") == 0 ? TN_TOOLS_REQUIRED : TN_TOOLS_AUTO;
+    *out = json_array();
+    json_array_foreach(allowed, i, entry) {
+        json_t *function = json_object_get(entry, "function");
+        const char *name = json_string_value(json_object_get(function ? function : entry, "name"));
+        const size_t before = json_array_size(*out);
+        json_array_foreach(tools, k, tool) {
+            const char *own = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+            if (name && own && strcmp(own, name) == 0) json_array_append(*out, tool);
+        }
+        if (json_array_size(*out) == before)
+            return problem_set(problem, 400, "tool_choice: there is no tool named %.100s", name ? name : "?");
+    }
+    return true;
+}
+
+/* *tools is borrowed; *own, to be freed, replaces it where only some tools are allowed. */
+static bool read_tool_choice(json_t *body, tn_chat_params *p, json_t **tools, json_t **own, struct problem *problem) {
     json_t *choice = json_object_get(body, "tool_choice");
-    const char *word = json_string_value(choice);
-    if (json_is_object(choice)) {
+    const char *word = json_string_value(choice), *type = json_string_value(json_object_get(choice, "type"));
+    if (!field_list(body, "tools", tools, problem)) return false;
+    if (type && strcmp(type, "allowed_tools") == 0) {
+        if (!read_allowed_tools(choice, *tools, p, own, problem)) return false;
+        *tools = *own;
+    } else if (json_is_object(choice)) {
         const char *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
         if (!name) return problem_set(problem, 400, "tool_choice: function.name is missing");
         p->tool_choice = TN_TOOLS_REQUIRED;
@@ -69,18 +107,20 @@ static bool read_prefill(json_t *body, json_t *messages, tn_chat_params *p, stru
  * request's own. */
 static bool read_variables(struct served *served, json_t *body, tn_chat_params *p, json_t **out,
                            struct problem *problem) {
-    json_t *own = json_object_get(body, "chat_template_kwargs"), *documents = json_object_get(body, "documents");
+    json_t *own = NULL, *documents = NULL;
     const char *format = served->server->reasoning_format, *effort = NULL;
     int64_t budget = -1;
+    bool thinks = true;
     json_t *all = json_copy(served->server->variables);
     *out = all;
-    if (!field_text(body, "reasoning_format", &format, problem) ||
+    if (!field_object(body, "chat_template_kwargs", &own, problem) ||
+        !field_list(body, "documents", &documents, problem) ||
+        !field_bool(body, "enable_thinking", &thinks, problem) ||
+        !field_text(body, "reasoning_format", &format, problem) ||
         !field_text(body, "reasoning_effort", &effort, problem) ||
         !field_int(body, "reasoning_budget", -1, INT32_MAX, &budget, problem) ||
         !field_int(body, "thinking_budget_tokens", -1, INT32_MAX, &budget, problem))
         return false;
-    if (own && !json_is_object(own) && !json_is_null(own))
-        return problem_set(problem, 400, "chat_template_kwargs must be an object");
     if (format && strcmp(format, "none") != 0 && strcmp(format, "deepseek") != 0 && strcmp(format, "auto") != 0 &&
         strcmp(format, "deepseek-legacy") != 0)
         return problem_set(problem, 400, "reasoning_format must be none, deepseek or auto");
@@ -88,37 +128,34 @@ static bool read_variables(struct served *served, json_t *body, tn_chat_params *
     if (effort) json_object_set_new(all, "reasoning_effort", json_string(effort));
     if ((effort && strcmp(effort, "none") == 0) || budget == 0)
         json_object_set_new(all, "enable_thinking", json_false());
-    if (json_is_array(documents)) json_object_set(all, "documents", documents);
+    if (documents) json_object_set(all, "documents", documents);
     if (json_is_boolean(json_object_get(body, "enable_thinking")))
-        json_object_set(all, "enable_thinking", json_object_get(body, "enable_thinking"));
-    if (json_is_object(own)) json_object_update(all, own);
+        json_object_set_new(all, "enable_thinking", json_boolean(thinks));
+    if (own) json_object_update(all, own);
     /* Some released templates treat an undefined variable as false. */
     if (!json_object_get(all, "enable_thinking")) json_object_set_new(all, "enable_thinking", json_true());
     return true;
 }
 
 bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, struct problem *problem) {
-    json_t *messages = json_object_get(body, "messages"), *tools = json_object_get(body, "tools"), *variables = NULL;
+    json_t *messages = json_object_get(body, "messages"), *tools = NULL, *allowed = NULL, *variables = NULL;
     tn_chat_params p = tn_chat_params_default();
     size_t length;
-    if (!check_chat_messages(messages, problem) || !read_tool_choice(body, &p, problem) ||
-        !read_prefill(body, messages, &p, problem))
-        return false;
     p.format = served->server->chat_format;
-    if (!field_text(body, "chat_format", &p.format, problem)) return false;
-    if (tools && !json_is_null(tools) && !json_is_array(tools))
-        return problem_set(problem, 400, "tools must be a list");
-    if (!read_variables(served, body, &p, &variables, problem)) {
+    if (!check_chat_messages(messages, problem) || !read_tool_choice(body, &p, &tools, &allowed, problem) ||
+        !read_prefill(body, messages, &p, problem) || !field_text(body, "chat_format", &p.format, problem) ||
+        !read_variables(served, body, &p, &variables, problem)) {
+        json_decref(allowed);
         json_decref(variables);
         return false;
     }
     char *messages_text = json_dumps(messages, JSON_COMPACT);
-    const bool has_tools = json_is_array(tools) && json_array_size(tools),
-               has_variables = json_object_size(variables);
+    const bool has_tools = json_array_size(tools) > 0, has_variables = json_object_size(variables);
     char *tools_text = has_tools ? json_dumps(tools, JSON_COMPACT) : NULL;
     char *variables_text = has_variables ? json_dumps(variables, JSON_COMPACT) : NULL;
     const bool dumped = messages_text && (tools_text || !has_tools) && (variables_text || !has_variables);
     json_decref(variables);
+    json_decref(allowed);
     p.messages = messages_text;
     p.tools = tools_text;
     p.variables = variables_text;
@@ -149,7 +186,11 @@ bool chat_jobs(struct served *served, struct request *r, json_t *body, int64_t n
     for (int64_t i = 0; i < n; i++) {
         struct job *job = request_add_job(r);
         if (!job) return problem_set(problem, 500, "out of memory");
-        if (!chat_tokens(served, r->prompt, &job->prompt, problem)) return false;
+        const tn_tokens *first = &r->jobs[0]->prompt;
+        if (i == 0 ? !chat_tokens(served, r->prompt, &job->prompt, problem)
+                   : tokens_append(&job->prompt, first->ids, first->count) != TN_OK &&
+                         !problem_set(problem, 500, "out of memory"))
+            return false;
         job->n_top = (int32_t)n_top;
         if (!prompt_check(&job->prompt, served->n_ctx, problem) ||
             !job_read(served, job, body, tn_chat_prompt_grammar(r->prompt), tn_chat_prompt_trigger(r->prompt),
@@ -340,8 +381,9 @@ void serve_chat(struct served *served, struct evhttp_request *http, json_t *body
                    field_bool(body, "logprobs", &r->want_logprobs, &problem) &&
                    field_int(body, "top_logprobs", 0, MAX_TOP, &top, &problem)
              : problem_set(&problem, 500, "out of memory");
-    json_t *options = json_object_get(body, "stream_options");
-    if (json_is_object(options)) fine = fine && field_bool(options, "include_usage", &r->include_usage, &problem);
+    json_t *options = NULL;
+    fine = fine && field_object(body, "stream_options", &options, &problem) &&
+           (!options || field_bool(options, "include_usage", &r->include_usage, &problem));
     if (fine && top > 0 && !r->want_logprobs) fine = problem_set(&problem, 400, "top_logprobs needs logprobs: true");
     fine = fine && chat_jobs(served, r, body, n, r->want_logprobs ? top : -1, &problem);
     request_start(r, http, served, fine, &problem);

@@ -123,10 +123,11 @@ static bool echo_prompt(struct served *served, struct job *job, struct problem *
 
 /* The prompt, a new reference. With a suffix, the text between prompt and suffix is generated. */
 static json_t *prompt_with_suffix(struct served *served, json_t *body, struct problem *problem) {
-    json_t *prompt = json_object_get(body, "prompt"), *suffix = json_object_get(body, "suffix");
-    if (!json_string_length(suffix)) return prompt ? json_incref(prompt) : json_null();
-    if (json_is_string(prompt))
-        return infill_prompt(served, NULL, json_string_value(prompt), json_string_value(suffix), "", problem);
+    json_t *prompt = json_object_get(body, "prompt");
+    const char *suffix = "";
+    if (!field_text(body, "suffix", &suffix, problem)) return NULL;
+    if (!*suffix) return prompt ? json_incref(prompt) : json_null();
+    if (json_is_string(prompt)) return infill_prompt(served, NULL, json_string_value(prompt), suffix, "", problem);
     problem_set(problem, 400, "with a suffix the prompt must be a string");
     return NULL;
 }
@@ -143,8 +144,9 @@ static bool read_completions(struct served *served, struct request *r, json_t *b
         logprobs = json_is_true(value) ? 1 : -1;
     else
         fine = fine && field_int(body, "logprobs", 0, MAX_TOP, &logprobs, problem);
-    json_t *options = json_object_get(body, "stream_options");
-    if (json_is_object(options)) fine = fine && field_bool(options, "include_usage", &r->include_usage, problem);
+    json_t *options = NULL;
+    fine = fine && field_object(body, "stream_options", &options, problem) &&
+           (!options || field_bool(options, "include_usage", &r->include_usage, problem));
     json_t *prompt = fine ? prompt_with_suffix(served, body, problem) : NULL;
     fine = fine && prompt && prompts_read(served, prompt, lists, &count, MAX_CHOICES, served->n_ctx, problem);
     json_decref(prompt);

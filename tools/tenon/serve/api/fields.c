@@ -51,6 +51,22 @@ bool field_text(json_t *body, const char *name, const char **out, struct problem
     return true;
 }
 
+bool field_object(json_t *body, const char *name, json_t **out, struct problem *problem) {
+    json_t *value = get_field(body, name);
+    if (!value) return true;
+    if (!json_is_object(value)) return problem_set(problem, 400, "%s must be an object", name);
+    *out = value;
+    return true;
+}
+
+bool field_list(json_t *body, const char *name, json_t **out, struct problem *problem) {
+    json_t *value = get_field(body, name);
+    if (!value) return true;
+    if (!json_is_array(value)) return problem_set(problem, 400, "%s must be a list", name);
+    *out = value;
+    return true;
+}
+
 /* ---- Sampling ---- */
 
 struct real_field {
@@ -92,7 +108,8 @@ static bool read_sampler_chain(json_t *body, tn_sampler_params *p, struct proble
         if (name && (strcmp(name, "typ_p") == 0 || strcmp(name, "typical_p") == 0)) name = "typical";
         if (name && strcmp(name, "temp") == 0) name = "temperature";
         if (!name || tn_sampler_kind_from_name(name, &kind) != TN_OK)
-            return problem_set(problem, 400, "samplers: %s", name ? tn_error() : "must be a list of names");
+            return name ? problem_set(problem, 400, "samplers: %s", tn_error())
+                        : problem_set(problem, 400, "samplers must be a list of names");
         for (size_t k = 0; k < p->n_chain; k++)
             if (p->chain[k] == kind) return problem_set(problem, 400, "samplers: %.40s is listed twice", name);
         p->chain[p->n_chain++] = kind;
@@ -199,7 +216,7 @@ static bool schema_grammar(json_t *schema, char **gbnf, struct problem *problem)
     }
     tn_status status = tn_schema_to_grammar(text, gbnf);
     free(text);
-    return status == TN_OK || problem_status(problem, status == TN_E_UNSUPPORTED ? TN_E_INVALID : status, "schema");
+    return status == TN_OK || problem_status(problem, status == TN_E_UNSUPPORTED ? TN_E_INVALID : status, "");
 }
 
 /* The grammar as GBNF, to be freed; NULL when the request has none. */

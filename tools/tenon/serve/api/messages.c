@@ -13,6 +13,11 @@ static json_t *plain_text(json_t *content, struct problem *problem) {
     json_t *part;
     size_t i;
     if (json_is_string(content)) return json_incref(content);
+    if (json_is_null(content)) return json_string("");
+    if (!json_is_array(content)) {
+        problem_set(problem, 400, "a text must be a string or a list of parts");
+        return NULL;
+    }
     tn_text all = {0};
     json_array_foreach(content, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
@@ -97,11 +102,13 @@ static bool add_anthropic_message(json_t *out, json_t *in, struct problem *probl
     return fine;
 }
 
-static void add_anthropic_tools(json_t *out, json_t *body) {
-    json_t *tools = json_object_get(body, "tools"), *tool, *list = json_array();
-    json_t *choice = json_object_get(body, "tool_choice");
-    const char *type = json_string_value(json_object_get(choice, "type"));
+static bool add_anthropic_tools(json_t *out, json_t *body, struct problem *problem) {
+    json_t *tools = NULL, *choice = NULL, *tool;
     size_t i;
+    if (!field_list(body, "tools", &tools, problem) || !field_object(body, "tool_choice", &choice, problem))
+        return false;
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    json_t *list = json_array();
     json_array_foreach(tools, i, tool) {
         json_t *function = json_object();
         json_object_set(function, "name", json_object_get(tool, "name"));
@@ -121,6 +128,7 @@ static void add_anthropic_tools(json_t *out, json_t *body) {
         json_object_set_new(
             out, "tool_choice",
             json_pack("{s:s, s:{s:O?}}", "type", "function", "function", "name", json_object_get(choice, "name")));
+    return true;
 }
 
 static json_t *translate_messages(json_t *body, struct problem *problem) {
@@ -139,11 +147,12 @@ static json_t *translate_messages(json_t *body, struct problem *problem) {
     if (fine && json_is_array(in) && json_array_size(in) == 0) /* the template begins it */
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", ""));
     json_object_set_new(out, "messages", messages);
-    add_anthropic_tools(out, body);
-    json_t *thinking = json_object_get(body, "thinking"), *budget = json_object_get(thinking, "budget_tokens");
+    json_t *thinking = NULL;
+    fine = fine && add_anthropic_tools(out, body, problem) && field_object(body, "thinking", &thinking, problem);
+    json_t *budget = json_object_get(thinking, "budget_tokens");
     const char *mode = json_string_value(json_object_get(thinking, "type"));
     if (mode && strcmp(mode, "disabled") == 0) json_object_set_new(out, "enable_thinking", json_false());
-    if (json_is_integer(budget)) json_object_set(out, "thinking_budget_tokens", budget);
+    if (budget) json_object_set(out, "thinking_budget_tokens", budget);
     if (fine) return out;
     json_decref(out);
     return NULL;

@@ -28,10 +28,20 @@ static const struct {
                     {"mirostat_eta", "mirostat_eta"}};
 
 /* Translates options, format and think to fields of a chat completion. */
-static json_t *translate_options(json_t *body) {
-    json_t *out = json_object(), *options = json_object_get(body, "options"),
-           *format = json_object_get(body, "format");
+static json_t *translate_options(json_t *body, struct problem *problem) {
+    json_t *options = NULL, *tools = NULL, *format = json_object_get(body, "format");
     json_t *think = json_object_get(body, "think");
+    if (!field_object(body, "options", &options, problem) || !field_list(body, "tools", &tools, problem)) return NULL;
+    if ((format && !json_is_null(format) && !json_is_string(format) && !json_is_object(format)) ||
+        (think && !json_is_null(think) && !json_is_string(think) && !json_is_boolean(think))) {
+        problem_set(problem, 400, "format must be \"json\" or a schema, think true, false or a level");
+        return NULL;
+    }
+    json_t *out = json_object();
+    if (!out) {
+        problem_set(problem, 500, "out of memory");
+        return NULL;
+    }
     for (size_t i = 0; i < sizeof option_names / sizeof *option_names; i++) {
         json_t *value = json_object_get(options, option_names[i].theirs);
         if (!value) continue;
@@ -44,7 +54,7 @@ static json_t *translate_options(json_t *body) {
     if (json_is_object(format)) json_object_set(out, "json_schema", format);
     if (json_is_boolean(think)) json_object_set(out, "enable_thinking", think);
     if (json_is_string(think)) json_object_set(out, "reasoning_effort", think);
-    if (json_is_array(json_object_get(body, "tools"))) json_object_set(out, "tools", json_object_get(body, "tools"));
+    if (tools) json_object_set(out, "tools", tools);
     return out;
 }
 
@@ -174,8 +184,8 @@ static void serve_ollama(struct served *served, struct evhttp_request *http, jso
                          bool generate) {
     struct problem problem = {0};
     struct request *r = request_new(served, http, &ollama_format, "ollama-");
-    json_t *chat = r ? translate_options(body) : NULL;
-    bool fine = chat || problem_set(&problem, 500, "out of memory");
+    json_t *chat = r ? translate_options(body, &problem) : NULL;
+    bool fine = chat || problem.code ? !problem.code : problem_set(&problem, 500, "out of memory");
     if (fine) {
         r->stream = r->lines = true;
         r->extra = json_pack("{s:b}", "generate", (int)generate);
@@ -191,13 +201,18 @@ void serve_ollama_chat(struct served *served, struct evhttp_request *http, json_
 }
 
 void serve_ollama_generate(struct served *served, struct evhttp_request *http, json_t *body) {
-    json_t *prompt = json_object_get(body, "prompt"), *system = json_object_get(body, "system"),
-           *messages = json_array();
-    if (json_string_length(system))
-        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "system", "content", system));
-    json_t *user = json_pack("{s:s, s:o}", "role", "user", "content",
-                             json_is_string(prompt) ? json_incref(prompt) : json_string(""));
-    if (json_object_get(body, "images")) json_object_set(user, "images", json_object_get(body, "images"));
+    struct problem problem = {0};
+    const char *prompt = "", *system = "";
+    json_t *images = NULL, *messages;
+    if (!field_text(body, "prompt", &prompt, &problem) || !field_text(body, "system", &system, &problem) ||
+        !field_list(body, "images", &images, &problem)) {
+        reply_problem(served->server, http, &problem);
+        return;
+    }
+    messages = json_array();
+    if (*system) json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
+    json_t *user = json_pack("{s:s, s:s}", "role", "user", "content", prompt);
+    if (images) json_object_set(user, "images", images);
     json_array_append_new(messages, user);
     serve_ollama(served, http, body, messages, true);
     json_decref(messages);

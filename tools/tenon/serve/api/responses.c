@@ -12,6 +12,8 @@ static bool add_input_item(json_t *messages, json_t *item, struct problem *probl
     json_t *content = json_object_get(item, "content"), *part, *parts;
     size_t i;
     if (type && strcmp(type, "function_call") == 0) {
+        if (!json_is_string(json_object_get(item, "name")) || !json_is_string(json_object_get(item, "arguments")))
+            return problem_set(problem, 400, "a function_call needs a name and arguments");
         json_t *function = json_pack("{s:O?, s:O?}", "name", json_object_get(item, "name"), "arguments",
                                      json_object_get(item, "arguments"));
         json_t *call = json_pack("{s:O?, s:s, s:o}", "id", json_object_get(item, "call_id"), "type", "function",
@@ -28,12 +30,15 @@ static bool add_input_item(json_t *messages, json_t *item, struct problem *probl
     }
     if (type && strcmp(type, "reasoning") == 0) return true;
     if (!role || (type && strcmp(type, "message") != 0))
-        return problem_set(problem, 501, "an input item of type %.40s is not supported", type ? type : "?");
+        return type ? problem_set(problem, 400, "an input item of type %.40s is not supported", type)
+                    : problem_set(problem, 400, "an input item needs a type or a role");
     if (strcmp(role, "developer") == 0) role = "system";
     if (json_is_string(content)) {
         json_array_append_new(messages, json_pack("{s:s, s:O}", "role", role, "content", content));
         return true;
     }
+    if (!json_is_array(content))
+        return problem_set(problem, 400, "an input item's content must be a string or a list of parts");
     parts = json_array();
     json_array_foreach(content, i, part) {
         const char *kind = json_string_value(json_object_get(part, "type"));
@@ -49,10 +54,12 @@ static bool add_input_item(json_t *messages, json_t *item, struct problem *probl
     return true;
 }
 
-static void add_response_tools(json_t *out, json_t *body) {
-    json_t *tool, *list = json_array(), *choice = json_object_get(body, "tool_choice");
+static bool add_response_tools(json_t *out, json_t *body, struct problem *problem) {
+    json_t *tools = NULL, *tool, *list, *choice = json_object_get(body, "tool_choice");
     size_t i;
-    json_array_foreach(json_object_get(body, "tools"), i, tool) {
+    if (!field_list(body, "tools", &tools, problem)) return false;
+    list = json_array();
+    json_array_foreach(tools, i, tool) {
         json_t *function = json_object();
         json_object_set(function, "name", json_object_get(tool, "name"));
         json_object_set(function, "description", json_object_get(tool, "description"));
@@ -62,34 +69,38 @@ static void add_response_tools(json_t *out, json_t *body) {
     json_object_del(out, "tools");
     if (json_array_size(list)) json_object_set(out, "tools", list);
     json_decref(list);
-    if (json_is_object(choice))
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    if (json_is_object(choice) && !(type && strcmp(type, "allowed_tools") == 0))
         json_object_set_new(
             out, "tool_choice",
             json_pack("{s:s, s:{s:O?}}", "type", "function", "function", "name", json_object_get(choice, "name")));
+    return true;
 }
 
 static json_t *translate_response(json_t *body, struct problem *problem) {
-    json_t *input = json_object_get(body, "input"), *instructions = json_object_get(body, "instructions"), *item;
-    json_t *format = json_object_get(json_object_get(body, "text"), "format");
+    json_t *input = json_object_get(body, "input"), *text = NULL, *format = NULL, *item;
+    const char *instructions = NULL;
     const char *previous = json_string_value(json_object_get(body, "previous_response_id"));
     size_t i;
     if (previous) {
-        problem_set(problem, 501,
+        problem_set(problem, 400,
                     "previous_response_id is not supported because nothing is stored; send the whole input");
         return NULL;
     }
     json_t *out = json_copy(body), *messages = json_array();
-    bool fine = true;
-    if (json_is_string(instructions))
-        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "system", "content", instructions));
+    bool fine = field_text(body, "instructions", &instructions, problem) &&
+                field_object(body, "text", &text, problem) &&
+                (!text || field_object(text, "format", &format, problem));
+    if (instructions)
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", instructions));
     if (json_is_string(input))
         json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", input));
-    else if (!json_is_array(input))
+    else if (fine && !json_is_array(input))
         fine = problem_set(problem, 400, "input must be a string or a list of items");
     else
         json_array_foreach(input, i, item) fine = fine && add_input_item(messages, item, problem);
     json_object_set_new(out, "messages", messages);
-    add_response_tools(out, body);
+    fine = fine && add_response_tools(out, body, problem);
     if (format) json_object_set(out, "response_format", format);
     if (fine) return out;
     json_decref(out);

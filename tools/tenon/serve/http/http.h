@@ -25,9 +25,16 @@ void recording_add(struct request *request, const void *bytes, size_t length);
 void recording_end(struct request *request);
 void recordings_free(struct server *server);
 void request_cancel(struct request *request);
-/* Runs a handler on another thread (prepare.c); `body` NULL: that thread parses it. False: out of memory, or there
- * are no such threads. */
-bool prepare_request(struct served *served, struct evhttp_request *http, handler *handle, json_t *body, bool is_list);
+/* Runs a handler on another thread (prepare.c); `body` NULL: that thread parses it, else `size` is that of its text.
+ * False: out of memory, or there are no such threads. */
+bool prepare_request(struct served *served, struct evhttp_request *http, handler *handle, json_t *body, size_t size);
+/* Parses a large body on another thread, after which dispatch_request() is called. False: it is small, or as above.
+ */
+struct route;
+bool parse_apart(struct server *server, struct evhttp_request *http, const struct route *route, bool is_list);
+/* `size` is that of the body's text. */
+void dispatch_request(struct server *server, struct evhttp_request *http, const struct route *route, json_t *body,
+                      size_t size);
 bool preparers_start(struct server *server);
 void preparers_stop(struct server *server);
 /* On such a thread: records the response to send or the request to submit, and returns true. False on the HTTP

@@ -4,7 +4,8 @@
  * The HTTP thread passes a request and its body to one of two threads, one for small and one for large bodies, so
  * that a large request delays only other large ones. The handler runs there as on the HTTP thread, except that its
  * response or submission is recorded and executed by the HTTP thread afterwards. Until then the HTTP thread does not
- * touch the evhttp_request, except to note that the client has disconnected. */
+ * touch the evhttp_request, except to note that the client has disconnected. Where the body decides what is done with
+ * the request, a large one is only parsed there (parse_apart), and the HTTP thread continues with it. */
 #include "serve/http/http.h"
 
 #include <event2/buffer.h>
@@ -18,7 +19,9 @@ enum { SMALL_BODY = 32 * 1024, N_PREPARERS = 2 };
 
 struct preparation {
     struct preparation *next;
-    struct served *served;
+    struct server *server;
+    struct served *served; /* NULL: the body is only parsed */
+    const struct route *route;
     struct evhttp_request *http;
     handler *handle;
     json_t *body; /* NULL: `bytes` are parsed first */
@@ -65,12 +68,14 @@ bool prepare_submit(struct request *request) {
 
 static void run_preparation(struct preparation *p) {
     current = p;
-    if (!p->body) p->body = parse_body(p->served->server, p->http, p->bytes, p->size, p->is_list);
+    if (!p->body) p->body = parse_body(p->server, p->http, p->bytes, p->size, p->is_list);
     free(p->bytes);
     p->bytes = NULL;
-    if (p->body) p->handle(p->served, p->http, p->body);
-    json_decref(p->body);
-    p->body = NULL;
+    if (p->served) {
+        if (p->body) p->handle(p->served, p->http, p->body);
+        json_decref(p->body);
+        p->body = NULL;
+    }
     current = NULL;
 }
 
@@ -105,7 +110,7 @@ static void on_preparation_close(struct evhttp_connection *connection, void *use
 
 static void finish_preparation(struct preparation *p) {
     struct served *served = p->served;
-    struct server *server = served->server;
+    struct server *server = p->server;
     if (!p->closed) unwatch_close(server, p->http);
     if (p->closed) {
         request_free(p->request);
@@ -118,6 +123,8 @@ static void finish_preparation(struct preparation *p) {
         reply_problem(server, p->http, &problem);
     } else if (p->request) {
         request_submit(p->request);
+    } else if (p->body) {
+        dispatch_request(server, p->http, p->route, p->body, p->size);
     } else {
         struct problem problem = {0};
         problem_set(&problem, 500, "out of memory");
@@ -127,7 +134,9 @@ static void finish_preparation(struct preparation *p) {
             reply_problem(server, p->http, &problem);
     }
     free(p->text);
+    json_decref(p->body);
     tn_free(p);
+    if (!served) return;
     served->n_alive--;
     models_request_done(served);
 }
@@ -148,32 +157,54 @@ static void on_prepared(evutil_socket_t fd, short what, void *user) {
     }
 }
 
-bool prepare_request(struct served *served, struct evhttp_request *http, handler *handle, json_t *body,
-                     bool is_list) {
-    struct server *server = served->server;
-    struct evbuffer *input = evhttp_request_get_input_buffer(http);
-    const size_t size = evbuffer_get_length(input);
-    struct preparation *p = server->preparers ? tn_calloc(1, sizeof *p) : NULL;
-    if (!p || (!body && !(p->bytes = malloc(size + 1)))) {
-        tn_free(p);
-        return false;
-    }
-    struct preparer *t = &server->preparers[size > SMALL_BODY];
-    p->served = served;
-    p->http = http;
-    p->handle = handle;
-    p->is_list = is_list;
-    p->body = json_incref(body);
-    if (!body) evbuffer_copyout(input, p->bytes, size);
-    p->size = size;
-    evbuffer_drain(input, size); /* no longer needed, and answers may take long */
-    served->n_alive++;
-    watch_close(server, http, on_preparation_close, p);
+/* Passes it to the thread for bodies of its size. */
+static void queue_preparation(struct preparation *p) {
+    struct preparer *t = &p->server->preparers[p->size > SMALL_BODY];
+    watch_close(p->server, p->http, on_preparation_close, p);
     pthread_mutex_lock(&t->lock);
     *t->queue_end = p;
     t->queue_end = &p->next;
     pthread_cond_signal(&t->wake);
     pthread_mutex_unlock(&t->lock);
+}
+
+/* With the bytes of the body, which are removed from the request: they are no longer needed there, and answers may
+ * take long. NULL: out of memory, or there are no such threads. */
+static struct preparation *new_preparation(struct server *server, struct evhttp_request *http, bool with_bytes) {
+    struct evbuffer *input = evhttp_request_get_input_buffer(http);
+    struct preparation *p = server->preparers ? tn_calloc(1, sizeof *p) : NULL;
+    if (!p) return NULL;
+    p->server = server;
+    p->http = http;
+    p->size = evbuffer_get_length(input);
+    if (with_bytes && !(p->bytes = malloc(p->size + 1))) {
+        tn_free(p);
+        return NULL;
+    }
+    if (with_bytes) evbuffer_copyout(input, p->bytes, p->size);
+    evbuffer_drain(input, p->size);
+    return p;
+}
+
+bool prepare_request(struct served *served, struct evhttp_request *http, handler *handle, json_t *body, size_t size) {
+    struct preparation *p = new_preparation(served->server, http, !body);
+    if (!p) return false;
+    if (body) p->size = size;
+    p->served = served;
+    p->handle = handle;
+    p->body = json_incref(body);
+    served->n_alive++;
+    queue_preparation(p);
+    return true;
+}
+
+bool parse_apart(struct server *server, struct evhttp_request *http, const struct route *route, bool is_list) {
+    if (evbuffer_get_length(evhttp_request_get_input_buffer(http)) <= SMALL_BODY) return false;
+    struct preparation *p = new_preparation(server, http, true);
+    if (!p) return false;
+    p->route = route;
+    p->is_list = is_list;
+    queue_preparation(p);
     return true;
 }
 

@@ -145,8 +145,8 @@ static struct served *requested_model(struct server *server, struct evhttp_reque
     return served;
 }
 
-static void dispatch_request(struct server *server, struct evhttp_request *http, const struct route *route,
-                             json_t *body) {
+void dispatch_request(struct server *server, struct evhttp_request *http, const struct route *route, json_t *body,
+                      size_t size) {
     struct problem problem = {0};
     struct served *served = route->need == NEEDS_NOTHING ? server->models[0] : requested_model(server, http, body);
     int phase = served ? atomic_load(&served->phase) : PHASE_ABSENT;
@@ -179,7 +179,7 @@ static void dispatch_request(struct server *server, struct evhttp_request *http,
             server->current = served;
         }
         const bool apart = route->method == EVHTTP_REQ_POST && route->need >= NEEDS_MODEL;
-        if (!apart || !prepare_request(served, http, route->handle, body, false)) {
+        if (!apart || !prepare_request(served, http, route->handle, body, size)) {
             json_t *own = body                               ? NULL
                           : route->method == EVHTTP_REQ_POST ? read_body(server, http, false)
                                                              : json_null();
@@ -263,16 +263,18 @@ void on_request(struct evhttp_request *http, void *user) {
         return;
     }
     json_t *body = NULL;
+    const size_t size = evbuffer_get_length(evhttp_request_get_input_buffer(http));
     /* Erasing a slot takes no body. */
-    bool empty = is_slot && evbuffer_get_length(evhttp_request_get_input_buffer(http)) == 0;
+    const bool empty = is_slot && size == 0, is_list = route->handle == serve_adapter_scales;
     /* With one model, the field `model` of the body does not matter, so it need not be parsed here. */
     const bool later = route->need >= NEEDS_MODEL && !server->on_demand && server->preparers && !server->stopping &&
                        atomic_load(&server->models[0]->phase) == PHASE_READY;
     if (route->method == EVHTTP_REQ_POST && !later) {
-        body = empty ? json_object() : read_body(server, http, route->handle == serve_adapter_scales);
+        if (!server->stopping && parse_apart(server, http, route, is_list)) return;
+        body = empty ? json_object() : read_body(server, http, is_list);
         if (!body && empty && !problem_set(&problem, 500, "out of memory")) reply_problem(server, http, &problem);
         if (!body) return;
     }
-    dispatch_request(server, http, route, body);
+    dispatch_request(server, http, route, body, size);
     json_decref(body);
 }

@@ -1,5 +1,6 @@
 /* The models that a server offers: loaded on first request; unloaded when another needs the memory, when too many
  * are loaded, or when idle. Everything here runs on the HTTP thread. */
+#include "serve/http/http.h"
 #include "serve/models/catalog.h"
 
 #include <stdlib.h>
@@ -120,7 +121,8 @@ static void release_waiting(struct served *served, const struct problem *problem
             problem_set(&own, 501, "this model makes embeddings and cannot generate text");
         if (p->http && own.code)
             reply_problem(served->server, p->http, &own);
-        else if (p->http)
+        else if (p->http &&
+                 !(json_is_object(p->body) && prepare_request(served, p->http, p->handle, p->body, SIZE_MAX)))
             p->handle(served, p->http, p->body);
         json_decref(p->body);
         tn_free(p);
