@@ -106,6 +106,20 @@ const tests = {
     const [other] = tree.fromFile("# Notes\n\n## Me\n\nhello\n\n## It\n\nhi\n");
     assert.deepEqual(tree.pathTo(other.messages, other.conversation.leaf).map(({ role, content }) => role + content), ["userhello", "assistanthi"], "Markdown from elsewhere");
   },
+  "exports of Open WebUI, llama.cpp and ChatGPT are read, with their versions"() {
+    const texts = ({ conversation, messages }) => tree.pathTo(messages, conversation.leaf).map(({ role, content }) => role[0] + content);
+    const node = (id, parentId, role, content, timestamp) => ({ id, parentId, childrenIds: [], role, content, timestamp });
+    const [open] = tree.fromFile(JSON.stringify([{ id: "x", title: "From there", updated_at: 1700000009, chat: { history: { currentId: "c", messages: { a: node("a", null, "user", "q", 1700000000), b: node("b", "a", "assistant", "old", 1700000001), c: node("c", "a", "assistant", "new", 1700000002) } } } }]));
+    assert.deepEqual([texts(open), open.conversation.title, open.conversation.updated, open.messages.size], [["uq", "anew"], "From there", 1700000009000, 3]);
+    assert.deepEqual(tree.childrenOf(open.messages, [...open.messages.values()].find(({ role }) => role === "user").id).map(({ content }) => content), ["old", "new"]);
+    const [llama] = tree.fromFile(JSON.stringify({ conv: { id: "y", name: "L", currNode: 3, lastModified: 1700000000000 }, messages: [{ id: 1, type: "root", parent: -1, role: "system", content: "", timestamp: 1 }, { id: 2, type: "text", parent: 1, role: "user", content: "hi", timestamp: 1700000000001 }, { id: 3, type: "text", parent: 2, role: "assistant", content: "ho", thinking: "hm", timestamp: 1700000000002 }] }));
+    assert.deepEqual([texts(llama), [...llama.messages.values()][1].reasoning], [["uhi", "aho"], "hm"]);
+    const part = (parent, role, parts) => ({ parent, message: role && { author: { role }, content: { content_type: "text", parts }, create_time: 1700000000.5 } });
+    const [gpt, ...more] = tree.fromFile(JSON.stringify([{ title: "G", update_time: 1700000000.5, current_node: "n4", mapping: { n0: part(null), n1: part("n0", "system", ["be kind"]), n2: part("n1", "user", ["one", { asset: 1 }, "two"]), n3: part("n2", "tool", ["x"]), n4: part("n3", "assistant", ["yes"]) } }, { title: "empty", mapping: {} }, null]));
+    assert.deepEqual([texts(gpt), gpt.conversation.system, more.length], [["uone\n\ntwo", "ayes"], "be kind", 0]);
+    const circle = tree.fromFile(JSON.stringify([{ title: "C", current_node: "a", mapping: { a: part("b", "tool", ["t"]), b: part("a", "tool", ["t"]), c: part("a", "user", ["still"]) } }]));
+    assert.equal(circle[0].messages.size, 1);
+  },
   "event streams may be cut anywhere"() {
     const text = "data: {\"a\":1}\r\n\r\n: ping\n\ndata:{\"b\":2}\n\nevent: x\ndata: [DONE]\n\n";
     for (let cut = 0; cut <= text.length; cut++) {

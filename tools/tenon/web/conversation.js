@@ -1,8 +1,8 @@
 // The conversation on the screen: its messages, versions, and the end of the text while it grows.
 import { $, announce, icon, toast } from "./dom.js";
 import { t } from "./i18n.js";
-import { childrenOf, isRunning, newMessage, newestLeaf, pathTo } from "./tree.js";
-import { loadMessages, runsElsewhere, saveConversation, saveMessage, tellTabs } from "./store.js";
+import { childrenOf, isRunning, newMessage, newestLeaf, pathTo, versionsOf, withFollowing } from "./tree.js";
+import { loadMessages, removeMessages, runsElsewhere, saveConversation, saveMessage, tellTabs } from "./store.js";
 import { continueAnswer, runIn, runOf, startAnswer } from "./answer.js";
 import { buildNow, expectedHeight, forgetWaiting, loadMarkdown, MessageView, observe } from "./message.js";
 
@@ -15,6 +15,7 @@ let lastTop = 0;    // where the view was scrolled to
 let leftUntil = 0;  // a scroll upwards has just begun
 let held = false;   // a finger or the mouse is on the text or its scroll bar
 let loading = 0;
+let usesKeys = false; // the last action was by key
 
 export function initConversation(handlers) {
   hooks = { ...hooks, ...handlers };
@@ -37,6 +38,8 @@ export function initConversation(handlers) {
   log.addEventListener("keydown", (event) => { if (/^(PageUp|ArrowUp|Home)$/.test(event.key) && event.target === log) leave(); });
   for (const name of ["mousedown", "touchstart"]) log.addEventListener(name, () => { held = true; }, { passive: true });
   for (const name of ["mouseup", "touchend", "touchcancel"]) addEventListener(name, () => { held = false; }, { passive: true });
+  addEventListener("keydown", () => { usesKeys = true; }, { capture: true });
+  addEventListener("pointerdown", () => { usesKeys = false; }, { capture: true });
   setInterval(settleAll, 5000); // the tab that received an answer may have been closed
   const sizes = new ResizeObserver(followEnd);
   sizes.observe($("thread")); // formulas and code come later
@@ -60,7 +63,7 @@ function followEnd() {
 }
 
 // Opens a conversation; `target` is a message to show, else its end is shown.
-export async function openConversation(conversation, target) {
+export async function openConversation(conversation, target, text) {
   const turn = ++loading;
   const [messages, make] = await Promise.all([loadMessages(conversation.id), loadMarkdown()]);
   if (turn !== loading) return;
@@ -71,7 +74,29 @@ export async function openConversation(conversation, target) {
   if (target && messages.has(target)) conversation.leaf = newestLeaf(messages, target);
   conversation.leaf = newestLeaf(messages, messages.has(conversation.leaf) ? conversation.leaf : null); // another tab may have gone on
   drawConversation(target);
+  if (target && text) showText(views.get(target)?.node, text);
   settleAll();
+}
+
+// Marks where a message contains a text that was searched for, and shows the first of these places.
+function showText(node, text) {
+  globalThis.CSS?.highlights?.delete("searched");
+  if (!node || !globalThis.Highlight) return;
+  for (const part of node.querySelectorAll(".part")) buildNow(part);
+  const walk = document.createTreeWalker(node, NodeFilter.SHOW_TEXT), wanted = text.toLowerCase(), ranges = [];
+  while (walk.nextNode() && ranges.length < 1000) {
+    const { data } = walk.currentNode, lower = data.toLowerCase();
+    if (lower.length !== data.length) continue; // a few letters grow
+    for (let at = lower.indexOf(wanted); at >= 0; at = lower.indexOf(wanted, at + wanted.length)) {
+      const range = document.createRange();
+      range.setStart(walk.currentNode, at);
+      range.setEnd(walk.currentNode, at + wanted.length);
+      ranges.push(range);
+    }
+  }
+  if (!ranges.length) return;
+  CSS.highlights.set("searched", new Highlight(...ranges));
+  ranges[0].startContainer.parentElement.scrollIntoView({ block: "center" });
 }
 
 function settleAll() {
@@ -184,7 +209,7 @@ function addAnswer(parent) {
 
 // Redraws the messages. The focus stays on the action that was chosen by key, or goes to the field where that is gone.
 function redrawAll() {
-  const focused = document.activeElement, article = focused?.closest?.("#thread > article"), byKey = article && focused.matches(":focus-visible");
+  const focused = document.activeElement, article = focused?.closest?.("#thread > article"), byKey = article && usesKeys;
   const index = byKey ? [...$("thread").children].indexOf(article) : -1, label = byKey ? focused.getAttribute("aria-label") : null;
   drawConversation();
   if (!byKey) return;
@@ -276,6 +301,30 @@ const actions = {
       hooks.changed();
     }
   },
+  // Takes away this version of a message and all that follows it.
+  remove(message) {
+    const { conversation, messages } = open, gone = withFollowing(messages, message), { leaf } = conversation, others = versionsOf(messages, message).list.filter((other) => other !== message);
+    if (gone.some(isRunning)) {
+      toast(t("stopFirst"), null, null, 5);
+      return;
+    }
+    for (const { id } of gone) messages.delete(id);
+    conversation.leaf = newestLeaf(messages, others.at(-1)?.id ?? message.parent);
+    removeMessages(gone.map(({ id }) => id));
+    saveConversation(conversation);
+    tellTabs({ kind: "removed", conversation: conversation.id, ids: gone.map(({ id }) => id) });
+    redrawAll();
+    toast(t("messagesDeleted", { n: gone.length }), t("undo"), () => {
+      for (const one of gone) {
+        saveMessage(one);
+        if (open.conversation?.id === conversation.id) open.messages.set(one.id, one);
+        tellTabs({ kind: "message", conversation, message: one });
+      }
+      conversation.leaf = leaf;
+      saveConversation(conversation);
+      if (open.conversation?.id === conversation.id) drawConversation();
+    });
+  },
   select(message) {
     open.conversation.leaf = newestLeaf(open.messages, message.id);
     saveConversation(open.conversation);
@@ -293,6 +342,15 @@ export function editLast() {
   view.edit();
   view.node.scrollIntoView({ block: "nearest" });
   return true;
+}
+
+// Messages that another tab took away.
+export function dropMessages(conversationId, ids) {
+  if (open.conversation?.id !== conversationId) return;
+  for (const id of ids) open.messages.delete(id);
+  const { conversation, messages } = open;
+  if (!messages.has(conversation.leaf)) conversation.leaf = newestLeaf(messages, null);
+  drawConversation();
 }
 
 // A message from another tab.

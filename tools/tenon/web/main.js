@@ -4,7 +4,7 @@ import { loadLanguage, number, t } from "./i18n.js";
 import { loadItem, loadTabItem, onStoreFailure, onTabMessage, openStore, removeConversation, retryWrites, runsElsewhere, saveConversation, saveItem, saveTabItem, tellTabs } from "./store.js";
 import { newConversation } from "./tree.js";
 import { followTabs, onAnswers, stopAnswer } from "./answer.js";
-import { currentPath, drawConversation, initConversation, messageChanged, messageEnded, open, openConversation, showEmpty, takeMessage } from "./conversation.js";
+import { currentPath, drawConversation, dropMessages, initConversation, messageChanged, messageEnded, open, openConversation, showEmpty, takeMessage } from "./conversation.js";
 import { drawState, initComposer, recount, roomFor, saveSoon, setText, showDraft } from "./composer.js";
 import { drawList, exportAll, importFile, initSidebar, list, loadList, takeOldConversations } from "./sidebar.js";
 import { drawSettings, initSettings, markSettings, openSettings } from "./settings_dialog.js";
@@ -41,10 +41,10 @@ function takeConversation(conversation) {
   list.all.sort((a, b) => b.updated - a.updated);
 }
 
-async function show(conversation, target) {
+async function show(conversation, target, text) {
   showView(false);
   closeMenu();
-  await openConversation(conversation, target);
+  await openConversation(conversation, target, text);
   saveTabItem("current", conversation.id);
   afterOpen();
 }
@@ -177,6 +177,14 @@ function markMenu() {
   $("menu").setAttribute("aria-expanded", narrow.matches ? $("side").classList.contains("open") : !document.body.classList.contains("folded"));
 }
 
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function setTheme(theme) { // "": the system's
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  saveItem("theme", theme || undefined);
+  memoryView?.redraw();
+}
+
 function initFrame() {
   $("menu").append(icon("menu"));
   $("theme").append(icon("theme"));
@@ -194,12 +202,10 @@ function initFrame() {
   $("show-chat").addEventListener("click", () => showView(false));
   $("show-memory").addEventListener("click", () => showView(true));
   $("theme").addEventListener("click", () => {
-    const root = document.documentElement.dataset;
-    const dark = root.theme ? root.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.theme = dark ? "light" : "dark";
-    saveItem("theme", root.theme);
-    memoryView?.redraw();
+    const { theme } = document.documentElement.dataset;
+    setTheme((theme ? theme === "dark" : dark.matches) ? "light" : "dark");
   });
+  dark.addEventListener("change", () => memoryView?.redraw());
   $("model").addEventListener("change", async () => {
     chooseModel($("model").value);
     memoryView?.modelChanged();
@@ -247,6 +253,7 @@ function initParts() {
   initSidebar({ open: show, start });
   initSettings({
     key: connect,
+    theme: setTheme,
     language: async (code) => {
       saveItem("language", code);
       await loadLanguage(code);
@@ -271,6 +278,7 @@ function initParts() {
   });
   onTabMessage(async (data) => {
     if (data.kind === "who-runs" && data.id === fresh?.id) tellTabs({ kind: "running", id: data.id });
+    if (data.kind === "removed") dropMessages(data.conversation, data.ids);
     if (data.kind !== "list") return;
     await loadList();
     if (open.conversation && currentPath().length && !isStored(open.conversation)) start();

@@ -191,6 +191,7 @@ export class MessageView {
       if (message.content || message.reasoning) nodes.push(iconButton("play", t("continueFrom"), () => actions.go(message)));
       nodes.push(iconButton("edit", t("editAnswer"), () => this.edit(), { "data-action": "edit" }));
     }
+    nodes.push(iconButton("trash", t("deleteMessage"), () => actions.remove(message)));
     if (message.stats) nodes.push(statisticsNode(message));
     return nodes;
   }

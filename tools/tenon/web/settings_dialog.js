@@ -6,7 +6,7 @@ import { server } from "./server.js";
 import { loadItem, saveItem } from "./store.js";
 import { open } from "./conversation.js";
 
-let hooks = { key() {}, language() {}, system() {} };
+let hooks = { key() {}, language() {}, system() {}, theme() {} };
 
 export function initSettings(handlers) {
   hooks = handlers;
@@ -33,6 +33,7 @@ export function initSettings(handlers) {
     saveSettings();
     drawFormat();
   });
+  $("theme-choice").addEventListener("change", () => hooks.theme($("theme-choice").value));
   $("language").addEventListener("change", () => hooks.language($("language").value));
   $("preset").addEventListener("change", choosePreset);
   $("preset-save").addEventListener("click", savePreset);
@@ -64,6 +65,8 @@ export function drawSettings() {
   $("format").value = settings.format.kind;
   $("format-text").value = settings.format.text;
   $("language").replaceChildren(...Object.entries(languageNames).map(([code, name]) => new Option(name, code, false, code === language())));
+  $("theme-choice").replaceChildren(...["", "light", "dark"].map((name) => new Option(t("theme_" + (name || "system")), name)));
+  $("theme-choice").value = document.documentElement.dataset.theme ?? "";
   $("about").textContent = server.version;
   drawFormat();
   drawPresets();

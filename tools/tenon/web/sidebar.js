@@ -97,7 +97,7 @@ function entryNode(conversation) {
     element("span", {}, titleOf(conversation)));
   if (runIn(conversation)) openButton.append(element("span", { className: "busy", role: "img", "aria-label": t("generating") }));
   openButton.setAttribute("aria-current", conversation.id === open.conversation?.id);
-  openButton.addEventListener("click", () => hooks.open(conversation, found?.get(conversation.id)));
+  openButton.addEventListener("click", () => hooks.open(conversation, found?.get(conversation.id), $("search").value.trim()));
   openButton.addEventListener("dblclick", () => rename(conversation, item));
   openButton.addEventListener("keydown", (event) => {
     if (event.key === "F2") rename(conversation, item);

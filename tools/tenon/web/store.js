@@ -100,6 +100,11 @@ export const saveMessage = (message) => write({ store: "messages", value: copy(m
 export const savePiece = (message, piece) => write({ store: "pieces", value: { message: message.id, ...piece }, message });
 export const retryWrites = () => write();
 
+export function removeMessages(ids) {
+  unwritten = unwritten.filter(({ message, value }) => !ids.includes(message?.id ?? value?.message));
+  return write(...ids.flatMap((id) => [{ store: "messages", key: id }, { store: "pieces", piecesOf: id }]));
+}
+
 export async function removeConversation(id) {
   unwritten = unwritten.filter(({ store, value, message }) => (message?.conversation ?? (store === "conversations" ? value?.id : null)) !== id);
   const keys = database ? await request(database.transaction("messages").objectStore("messages").index("conversation").getAllKeys(id)) : [];

@@ -1,5 +1,6 @@
 // A conversation as a tree of messages, without storage and without a screen. Messages name their parent; those with the
 // same parent are versions of each other. A conversation shows the path that ends at its leaf.
+import { foreignEntries } from "./foreign.js";
 
 let lastId = 0;
 
@@ -41,6 +42,13 @@ export function newestLeaf(messages, id) {
     if (!next) return id;
     id = next.id;
   }
+}
+
+// A message and all that follows it, in all versions.
+export function withFollowing(messages, message) {
+  const list = [message];
+  for (let i = 0; i < list.length; i++) list.push(...childrenOf(messages, list[i].id));
+  return list;
 }
 
 export function versionsOf(messages, message) {
@@ -134,7 +142,7 @@ export function fromFile(source) {
   } catch {
     return [fromMarkdown(source)];
   }
-  const list = file?.kind === fileKind && Array.isArray(file.conversations) ? file.conversations : null;
+  const list = file?.kind === fileKind && Array.isArray(file.conversations) ? file.conversations : foreignEntries(file);
   if (!list) throw new Error("not a file of conversations");
   return list.map((entry) => {
     const conversation = { ...newConversation(text(entry.system)), title: text(entry.title).slice(0, 200), named: entry.named === true,
