@@ -1,6 +1,8 @@
 // Parts of the web UI that need no browser: conversations as trees, event streams, Markdown, languages.
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
 import { fakeDocument } from "./fake_dom.mjs";
 import { corpus, hostile } from "./corpus.mjs";
 
@@ -119,6 +121,15 @@ const tests = {
     assert.deepEqual([texts(gpt), gpt.conversation.system, more.length], [["uone\n\ntwo", "ayes"], "be kind", 0]);
     const circle = tree.fromFile(JSON.stringify([{ title: "C", current_node: "a", mapping: { a: part("b", "tool", ["t"]), b: part("a", "tool", ["t"]), c: part("a", "user", ["still"]) } }]));
     assert.equal(circle[0].messages.size, 1);
+  },
+  "all files together are small"() {
+    const folder = fileURLToPath(web);
+    const sizes = readdirSync(folder, { recursive: true }).filter((name) => /\.(html|css|js|svg|woff2)$/.test(name)).map((name) => {
+      const bytes = readFileSync(folder + name);
+      return name.endsWith("woff2") ? bytes.length : gzipSync(bytes, { level: 9 }).length;
+    });
+    const sum = sizes.reduce((a, b) => a + b);
+    assert.ok(sum > 5e5 && sum <= 1.5e6, `${sum} bytes`);
   },
   "event streams may be cut anywhere"() {
     const text = "data: {\"a\":1}\r\n\r\n: ping\n\ndata:{\"b\":2}\n\nevent: x\ndata: [DONE]\n\n";

@@ -31,6 +31,11 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
   const server = await startServer(), browser = await startBrowser(kind);
   try {
     const tab = await Tab.open(browser.defaultBrowserContext(), server.url, { width: 1200, height: 900 });
+    // What is loaded until the empty view is there; the parser of Markdown comes after it.
+    const weight = await tab.eval(() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+      .filter(({ name }) => !/\/(markdown|vendor)\//.test(name)).reduce((sum, { encodedBodySize: bytes }) => sum + bytes, 0));
+    assert.ok(weight > 20000 && weight <= 100000, `the first view takes ${weight} bytes`);
+    console.log(`${kind}: the first view takes ${weight} bytes`);
     assert.match(await tab.text("#empty-model"), /9\.2 M parameters · 9\.30 MiB · 512 tokens of context/);
     await tab.click("#examples button");
     await tab.key("Enter");
@@ -51,6 +56,27 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     await tab.until((n) => document.querySelectorAll(".message").length > n, "it goes on", before);
     await tab.finished();
     assert.ok(await tab.count(".message.forgotten") > 0);
+
+    // The server's own words about a grammar lead to the field.
+    await tab.click("#new");
+    await tab.click("#settings-open");
+    await tab.eval(() => { for (const details of document.querySelectorAll("dialog details")) details.open = true; });
+    await tab.page.select("#format", "grammar");
+    await tab.type("root ::= \"yes", "#format-text");
+    await tab.key("Escape");
+    await tab.ask("Is it raining?");
+    assert.match(await tab.text(".notice.error"), /grammar line 1/);
+    await tab.clickText("Open the format");
+    await tab.until(() => document.activeElement.id === "format-text", "the field has the focus");
+    await tab.key("End");
+    await tab.page.keyboard.type("\"");
+    await tab.key("Escape");
+    await tab.clickText("Try again");
+    await tab.until(() => document.querySelector(".message.assistant .text")?.textContent.trim() === "yes", "the grammar is kept to");
+    await tab.finished();
+    await tab.click("#settings-open");
+    await tab.page.select("#format", "none");
+    await tab.key("Escape");
 
     // By keys: what is above the button grows while the view loads, so that a click could miss it.
     const askFit = async () => {
@@ -93,6 +119,17 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     await askFit();
     await tab.until(() => /in 3 layers[\s\S]*It fits: 1,024 tokens/.test(document.querySelector(".fit + div").textContent), "a shape without a file");
     for (const response of await Promise.all(running)) assert.equal(response.status, 200);
+    // Rows of the tree and groups of the plan can be pointed at.
+    await tab.until(() => !document.querySelectorAll("#memory canvas")[2].hidden, "the tree");
+    await tab.eval(() => document.querySelectorAll("#memory canvas")[2].scrollIntoView({ block: "center" }));
+    const tree = await (await tab.page.$$("#memory canvas"))[2].boundingBox();
+    await tab.page.mouse.move(tree.x + tree.width / 3, tree.y + 8);
+    await tab.until(() => /(slot|kept) \d+: [\d,]+ tokens, [\d,]+ in common/.test(document.getElementById("memory").textContent), "a row is named");
+    await tab.eval(() => document.querySelector(".plan-foot .key button").focus());
+    await tab.key("Enter");
+    assert.equal(await tab.count(".plan-foot .key [aria-pressed=true]"), 1);
+    await tab.key("Enter");
+    assert.equal(await tab.count(".plan-foot .key [aria-pressed=true]"), 0);
     await tab.until(() => { // colours of cells
       const canvas = document.querySelectorAll("#memory canvas")[1], data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, seen = new Set();
       for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);

@@ -38,7 +38,7 @@ for (const [question, text] of [["Draft a packing list for three days in the Alp
   await chat.ask(question);
   await chat.click("#new");
 }
-stub.next = { text: answer, reasoning: "The user wants an explanation with an example. ".repeat(4), rate: 84 };
+stub.next = { text: answer, reasoning: "The user wants an explanation with an example. ".repeat(4), rate: 84, timings: { cache_n: 0, draft_n: 96, draft_n_accepted: 71 } };
 await chat.ask("Explain how a hash table works, with a small example in Python.");
 await sleep(800);
 await shoot(chat, "web-ui-chat");
@@ -58,15 +58,19 @@ const url = await new Promise((resolve) => {
   });
 });
 for (let i = 0; i < 100 && !(await fetch(url + "health").catch(() => null))?.ok; i++) await sleep(100);
-const memory = await Tab.open(await browser.createBrowserContext(), url, { width: 1100, height: 1330 });
-const complete = (prompt, n, seed) => completion({ url }, { prompt, n_predict: n, seed });
-await Promise.all([complete("Once upon a time there was a fox", 60, 1), complete("Once upon a time there was a bear", 90, 2)]);
+const memory = await Tab.open(await browser.createBrowserContext(), url, { width: 1280, height: 1560 });
 await memory.click("#show-memory");
-await sleep(700);
-for (let seed = 3; seed < 7; seed++) complete(`Once upon a time there was a ${["fox", "fox who", "bear", "girl"][seed - 3]}`, 420, seed);
-await memory.until(() => [...document.querySelectorAll(".figures strong")][1]?.textContent.startsWith("4"), "four slots are busy");
-await sleep(600);
+await memory.until(() => document.querySelector(".plan-foot .key").childElementCount > 0, "the plan");
+const beginnings = ["Once upon a time there was a fox", "Once upon a time there was a fox who had a friend", "Once upon a time there was a bear", "One day a girl named Lily"];
+let taken = false;
+const busy = beginnings.map(async (prompt, i) => { // all slots are busy until the picture is taken
+  for (let seed = i; !taken; seed += 4) await (await completion({ url }, { prompt, n_predict: 160 + 90 * i, seed })).text();
+});
+await sleep(9000);
+await memory.until(() => [...document.querySelectorAll(".figures strong")].some(({ textContent }) => textContent === "4/4"), "four slots are busy");
 await shoot(memory, "web-ui-memory");
+taken = true;
+await Promise.all(busy);
 await browser.close();
 server.kill();
 process.exit(0);
