@@ -78,7 +78,7 @@ export async function openConversation(conversation, target, text) {
   settleAll();
 }
 
-// Marks where a message contains a text that was searched for, and shows the first of these places.
+// Marks where a message contains a text that was searched for, and shows the first of them.
 function showText(node, text) {
   globalThis.CSS?.highlights?.delete("searched");
   if (!node || !globalThis.Highlight) return;
