@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
+#if defined(__GNUC__) && !defined(TN_NO_ATTRIBUTES) /* for generators of bindings that do not read attributes */
 #define TN_API __attribute__((visibility("default")))
 #define TN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define TN_MUST_CHECK __attribute__((warn_unused_result))
