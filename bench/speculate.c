@@ -1,13 +1,15 @@
 /* Benchmark of speculative decoding: time of generated tokens with every way of guessing, relative to plain decoding.
  *
- *   build/bench/speculate models/tales.gguf draft=models/tales-draft.gguf mtp=models/tales-mtp.gguf threads=2
+ *   build/bench/speculate models/tales.gguf draft=models/tales-draft.gguf \
+ *       mtp=models/tales-mtp.gguf eagle3=models/tales-eagle3.gguf threads=2
  *   build/bin/tenon synth 8b.gguf --shape 8b --type Q4_K_M && build/bench/speculate 8b.gguf known=0.7 device=cuda0
  *
- * Settings: generate=200 repeat=5 sequences=1 guess=7 threads=0 (one per core) known=P (guesses that are right with
- * this probability). Runs are interleaved; the table has the shortest and the median time of each.
+ * Settings: generate=200 repeat=5 sequences=1 guess=7 threads=0 (one per core) branches=0 known=P (guesses that are
+ * right with this probability). Runs are interleaved; the table has the shortest and the median time of each.
  *
  * Rows of the table: `plain` is a session that checks no guesses, `repacked` one whose weights have the layout of
- * those that do. Ratios are relative to the faster one of these two; `fixed=1` always guesses. `free` text is the
+ * those that do. Ratios, of the shortest and of the median times, are relative to each of these two; `fixed=1` always
+ * guesses. `free` text is the
  * model's own, greedy; `rewriting` repeats the model's own text with every 12th token changed, and these tokens are
  * taken whatever the model would write (so they are for `known`, where guesses are right by chance). */
 #include <stdio.h>
@@ -18,11 +20,11 @@
 
 #include <string.h>
 
-enum { PROMPT = 6, TEXT = 2048, SEQS = 64, MODES = 6, PLAIN = 2 };
+enum { PROMPT = 6, TEXT = 2048, SEQS = 64, MODES = 7 };
 
 typedef struct settings {
-    const char *path, *draft, *mtp, *device;
-    int generate, repeat, sequences, guess, threads, fixed;
+    const char *path, *draft, *mtp, *eagle3, *device;
+    int generate, repeat, sequences, guess, threads, fixed, branches;
     double known;
 } settings;
 
@@ -65,15 +67,22 @@ static tn_status open_bench(bench_case *c, tn_model *model, tn_threadpool *pool,
     p.n_ctx = x->sequences * 1024;
     p.threads = pool;
     p.n_guess = kind == TN_SPEC_NONE && !repacked ? 0 : x->guess;
-    p.states = kind == TN_SPEC_MTP;
+    p.states = kind == TN_SPEC_MTP || kind == TN_SPEC_EAGLE3;
+    p.n_branches = p.n_guess ? x->branches * x->sequences : 0;
     p.devices[0] = x->device;
     c->model = model;
+    const char *path = kind == TN_SPEC_MTP ? x->mtp : kind == TN_SPEC_EAGLE3 ? x->eagle3 : x->draft;
+    const bool guesser = kind == TN_SPEC_DRAFT || kind == TN_SPEC_MTP || kind == TN_SPEC_EAGLE3;
+    if (guesser) {
+        const tn_model_params how = {.head = kind == TN_SPEC_MTP, .target = kind == TN_SPEC_EAGLE3 ? model : NULL};
+        TN_TRY(tn_model_open(path, &how, &c->other));
+        p.n_state_layers = tn_model_target_layers(c->other, p.state_layers);
+    }
     TN_TRY(tn_session_open(model, &p, &c->session));
     tn_spec_params spec = {.kind = kind, .n_max = x->guess, .fixed = x->fixed, .propose = guess_known, .user = c};
-    if (kind == TN_SPEC_DRAFT || kind == TN_SPEC_MTP) {
-        TN_TRY(tn_model_open(kind == TN_SPEC_MTP ? x->mtp : x->draft, &(tn_model_params){.head = kind == TN_SPEC_MTP},
-                             &c->other));
+    if (guesser) {
         p.n_outputs = p.n_seqs;
+        p.n_state_layers = 0;
         TN_TRY(tn_session_open(c->other, &p, &c->draft));
         spec.draft = c->draft;
     }
@@ -108,7 +117,9 @@ static tn_status run_step(bench_case *c, int32_t until) {
     static tn_guess guesses[SEQS];
     static tn_token tokens[SEQS * (1 + TN_GUESS_MOST)];
     static int32_t seqs[SEQS * (1 + TN_GUESS_MOST)];
+    static int32_t parents[SEQS * (1 + TN_GUESS_MOST)];
     static bool outputs[SEQS * (1 + TN_GUESS_MOST)], guessed[SEQS * (1 + TN_GUESS_MOST)];
+    bool trees = false;
     const int32_t n_seqs = c->set->sequences;
     int32_t n = 0, row = 0;
     for (int32_t i = 0; i < n_seqs; i++)
@@ -123,23 +134,31 @@ static tn_status run_step(bench_case *c, int32_t until) {
             seqs[n] = i;
             outputs[n] = true;
             guessed[n] = k > 0;
+            parents[n] = k ? n - k + 1 + (guesses[i].tree ? guesses[i].parents[k - 1] : k - 2) : -1;
+            trees = trees || guesses[i].tree;
         }
     TN_TRY(tn_session_decode(c->session, &(tn_batch){.n_tokens = n,
                                                      .tokens = tokens,
                                                      .seqs = seqs,
                                                      .outputs = outputs,
                                                      .guesses = n > n_seqs ? guessed : NULL,
+                                                     .parents = trees ? parents : NULL,
                                                      .argmax = true}));
     for (int32_t i = 0; i < n_seqs; i++) {
         bench_sequence *q = &sequences[i];
-        int32_t right = 0;
+        int32_t right = 0, found;
         take_token(c, q, row);
-        while (right < guesses[i].n && guesses[i].guess[right] == q->tokens[q->n - 1])
-            take_token(c, q, row + ++right);
+        guesses[i].at = -1;
+        while ((found = tn_guess_find(&guesses[i], guesses[i].at, q->tokens[q->n - 1])) >= 0) {
+            guesses[i].at = found;
+            right++;
+            take_token(c, q, row + 1 + found);
+        }
         row += 1 + guesses[i].n;
         if (!c->speculator) continue;
         tn_speculator_checked(c->speculator, &guesses[i], right);
-        if (right < guesses[i].n) TN_TRY(tn_session_seq_rewind(c->session, i, q->n - 1));
+        if (right < guesses[i].n)
+            TN_TRY(tn_session_seq_take_branch(c->session, i, tn_guess_branch(&guesses[i], guesses[i].at), q->n - 1));
     }
     return TN_OK;
 }
@@ -204,17 +223,14 @@ static tn_status measure(const settings *x, const char *title, const bench_mode 
             cases[m].n_text = n_text;
             TN_TRY(run_text(&cases[m], text, n_prompt, n_text, &times[m][r], &per_step[m]));
         }
-    double plain = 0, middle = 0;
+    const int half = x->repeat / 2;
+    for (int m = 0; m < MODES; m++)
+        if (modes[m].used) qsort(times[m], (size_t)x->repeat, sizeof **times, by_value);
     for (int m = 0; m < MODES; m++) {
         if (!modes[m].used) continue;
-        qsort(times[m], (size_t)x->repeat, sizeof **times, by_value);
-        if (m < PLAIN && (!m || times[m][0] < plain)) plain = times[m][0];
-        if (m < PLAIN && (!m || times[m][x->repeat / 2] < middle)) middle = times[m][x->repeat / 2];
-    }
-    for (int m = 0; m < MODES; m++) {
-        if (!modes[m].used) continue;
-        printf("%-10s %-8s %9.1f %9.1f  %5.2f %5.2f  %5.2f\n", title, modes[m].name, 1 / times[m][0],
-               1 / times[m][x->repeat / 2], plain / times[m][0], middle / times[m][x->repeat / 2], per_step[m]);
+        printf("%-10s %-8s %9.1f %9.1f  %5.2f %5.2f  %5.2f %5.2f  %5.2f\n", title, modes[m].name, 1 / times[m][0],
+               1 / times[m][half], times[0][0] / times[m][0], times[0][half] / times[m][half],
+               times[1][0] / times[m][0], times[1][half] / times[m][half], per_step[m]);
     }
     return TN_OK;
 }
@@ -223,10 +239,13 @@ static tn_status run_bench(const settings *x) {
     tn_model *models[MODES] = {0};
     static bench_case cases[MODES];
     static tn_token text[TEXT], copy[TEXT];
-    const bench_mode modes[MODES] = {
-        {"plain", TN_SPEC_NONE, true, false},        {"repacked", TN_SPEC_NONE, true, true},
-        {"ngram", TN_SPEC_NGRAM, true, false},       {"draft", TN_SPEC_DRAFT, x->draft != NULL, false},
-        {"mtp", TN_SPEC_MTP, x->mtp != NULL, false}, {"known", TN_SPEC_CALLBACK, x->known > 0, false}};
+    const bench_mode modes[MODES] = {{"plain", TN_SPEC_NONE, true, false},
+                                     {"repacked", TN_SPEC_NONE, true, true},
+                                     {"ngram", TN_SPEC_NGRAM, true, false},
+                                     {"draft", TN_SPEC_DRAFT, x->draft != NULL, false},
+                                     {"mtp", TN_SPEC_MTP, x->mtp != NULL, false},
+                                     {"eagle3", TN_SPEC_EAGLE3, x->eagle3 != NULL, false},
+                                     {"known", TN_SPEC_CALLBACK, x->known > 0, false}};
     tn_threadpool *pool;
     TN_TRY(tn_threadpool_new(&(tn_threadpool_params){.n_threads = x->threads}, &pool));
     const bool large = x->known > 0; /* one copy of the weights, whose layout the first session chooses */
@@ -249,7 +268,7 @@ static tn_status run_bench(const settings *x) {
     double ignored;
     TN_TRY(run_text(&cases[0], text, PROMPT, n, &ignored, &ignored));
     memcpy(text, sequences[0].tokens, (size_t)n * sizeof *text);
-    printf("%-10s %-8s %9s %9s  %5s %5s  %s\n", "text", "guesses", "t/s best", "median", "ratio", "",
+    printf("%-10s %-8s %9s %9s  %11s  %11s  %s\n", "text", "guesses", "t/s best", "median", "to plain", "to repacked",
            "tokens per step");
     TN_TRY(measure(x, "free", modes, cases, text, n, PROMPT, false));
     memcpy(copy, text, (size_t)n * sizeof *text);
@@ -271,7 +290,8 @@ int main(int argc, char **argv) {
         int *value, most;
     } numbers[] = {{"generate=", &x.generate, 800},    {"repeat=", &x.repeat, 100},
                    {"sequences=", &x.sequences, SEQS}, {"guess=", &x.guess, TN_GUESS_MOST},
-                   {"threads=", &x.threads, 1024},     {"fixed=", &x.fixed, 1}};
+                   {"threads=", &x.threads, 1024},     {"fixed=", &x.fixed, 1},
+                   {"branches=", &x.branches, 16}};
     for (int i = 1; i < argc; i++) {
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             if (strncmp(argv[i], numbers[k].name, strlen(numbers[k].name)) == 0) {
@@ -280,13 +300,15 @@ int main(int argc, char **argv) {
             }
         if (strncmp(argv[i], "draft=", 6) == 0) x.draft = argv[i] + 6;
         if (strncmp(argv[i], "mtp=", 4) == 0) x.mtp = argv[i] + 4;
+        if (strncmp(argv[i], "eagle3=", 7) == 0) x.eagle3 = argv[i] + 7;
         if (strncmp(argv[i], "device=", 7) == 0) x.device = argv[i] + 7;
         if (strncmp(argv[i], "known=", 6) == 0) x.known = atof(argv[i] + 6);
         if (!strchr(argv[i], '=')) x.path = argv[i];
     }
     if (!x.path) {
-        fprintf(stderr, "usage: speculate MODEL [draft=FILE] [mtp=FILE] [known=P] [generate=200] [repeat=5]\n"
-                        "                 [sequences=1] [guess=7] [threads=0] [fixed=0] [device=NAME]\n");
+        fprintf(stderr,
+                "usage: speculate MODEL [draft=FILE] [mtp=FILE] [eagle3=FILE] [known=P] [generate=200] [repeat=5]\n"
+                "                 [sequences=1] [guess=7] [threads=0] [fixed=0] [branches=0] [device=NAME]\n");
         return 2;
     }
     return run_bench(&x) == TN_OK ? 0 : complain(x.path);

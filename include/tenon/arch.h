@@ -148,7 +148,8 @@ typedef struct tn_arch {
     tn_arch_class classes[10]; /* ended by a NULL name */
 } tn_arch;
 
-/* The rows in the table's order; NULL past the end. */
+/* The rows in the table's order; NULL past the end. Heads that guess tokens for another model (eagle3) are not among
+ * them, but the functions below find them. */
 TN_API const tn_arch *tn_arch_at(size_t index);
 /* NULL if there is no such architecture. */
 TN_API const tn_arch *tn_arch_find(const char *name);

@@ -91,6 +91,7 @@ typedef struct tn_speculator tn_speculator;
     X(NGRAM, "ngram", "the continuation of an earlier occurrence of the last tokens")                                \
     X(DRAFT, "draft", "a smaller model")                                                                             \
     X(MTP, "mtp", "the model's own multi-token prediction layers")                                                   \
+    X(EAGLE3, "eagle3", "an EAGLE-3 head, which reads states of several layers of the model")                        \
     X(CALLBACK, "callback", "a function of the caller")
 
 typedef enum tn_spec_kind {
@@ -148,6 +149,7 @@ typedef struct tn_spec_params {
     int32_t ngram;
     size_t ngram_bytes;
     /* MTP: a session of the head (tn_model_params.head), as for DRAFT; the session that verifies has `states`.
+     * EAGLE3: a session of the head; the session that verifies has `states` of its layers (tn_model_target_layers).
      * DRAFT: a session of the smaller model, with as many sequences and the same n_guess or more. It belongs to the
      * speculator, which uses it alone, until both are freed by the caller. */
     tn_session *draft;

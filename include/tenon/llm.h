@@ -33,6 +33,9 @@ typedef struct tn_sampler tn_sampler; /* sampler.h */
 typedef struct tn_adapter tn_adapter;
 typedef struct tn_control_vector tn_control_vector;
 
+/* Max tokens of a guess, and max layers of a model whose states a head reads. */
+enum { TN_GUESS_MOST = 64, TN_STATE_LAYERS_MOST = 8 };
+
 /* ---- Model ---- */
 
 typedef struct tn_model_params {
@@ -47,6 +50,10 @@ typedef struct tn_model_params {
      * token after the next (generate.h). Its sessions need the hidden states of the model with every batch. A file
      * may contain only such a layer. TN_E_UNSUPPORTED: the file has none. */
     bool head;
+    /* For a file that is an EAGLE-3 head (architecture eagle3): the model that it guesses for. The head is checked
+     * against it, and takes from its file the embedding and the output matrix that the head's file lacks. It must
+     * outlive the head. NULL: the file has both. */
+    const tn_model *target;
     /* The ranks that compute the model together (net.h); it is divided among them. NULL: this process alone.
      * The transport must outlive the model. */
     tn_net *net;
@@ -62,7 +69,10 @@ typedef struct tn_model_params {
 /* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. With
  * a transport all ranks open the model at the same time. */
 TN_API tn_status tn_model_open(const char *path, const tn_model_params *params, tn_model **model) TN_MUST_CHECK;
-TN_API void tn_model_close(tn_model *model);      /* sessions first */
+TN_API void tn_model_close(tn_model *model); /* sessions first */
+/* Of an EAGLE-3 head: the layers of its model whose input it reads (tn_session_params.state_layers); returns their
+ * number. 0: the model is no such head. */
+TN_API int32_t tn_model_target_layers(const tn_model *model, int32_t layers[TN_STATE_LAYERS_MOST]);
 TN_API int tn_model_ranks(const tn_model *model); /* that compute it together; 1: this process alone */
 
 /* How a sequence's hidden states become one embedding. */
@@ -130,8 +140,6 @@ typedef struct tn_control_use {
     float scale;
 } tn_control_use;
 
-enum { TN_GUESS_MOST = 64 };
-
 typedef struct tn_session_params {
     /* Tokens that the KV cache holds, shared by the sequences. 0: the length that the model was trained with or,
      * if that does not fit, the largest that fits without moving layers to the host; tn_session_plan_params has the
@@ -158,7 +166,10 @@ typedef struct tn_session_params {
     /* Branches of trees of guesses (tn_batch.parents) besides their first paths, of all sequences together, to
      * 1024. Models with recurrent state have none. */
     int32_t n_branches;
-    bool states;       /* decodes also return the hidden state of every token (tn_session_state) */
+    bool states; /* decodes also return the hidden state of every token (tn_session_state) */
+    /* With `states`: the states before these layers instead, concatenated in this order; n_layer is the state after
+     * the last layer, before the last norm. None, by default: the input of the output matrix. */
+    int32_t n_state_layers, state_layers[TN_STATE_LAYERS_MOST];
     int32_t n_outputs; /* max rows of logits kept per decode; 0: n_seqs plus the guesses of 8 sequences */
     int32_t
         n_candidates; /* number of largest logits per row that a batch with `candidates` returns, to 1024; 0: none */
@@ -372,8 +383,10 @@ typedef struct tn_batch {
      * The sequence must have begun with tn_session_prefix_take. Checkpoints for which there is no memory are not
      * kept. */
     const bool *checkpoints;
-    const float *states; /* for a head (tn_model_params.head): for every token, the model's hidden state of the
-                            previous token */
+    /* For a head (tn_model_params.head): for every token, the model's hidden state of the previous token. For an
+     * EAGLE-3 head a row has the states before the model's layers (tn_model_target_layers), then one of the head's
+     * width: its own state of the previous token, if that was guessed. One of both is zeros. */
+    const float *states;
     /* Tokens that are guessed and may be rolled back with tn_session_seq_rewind, at most n_guess of a sequence in
      * a row; NULL: none. Recurrent layers keep the state before each of them until the sequence continues without
      * guesses. */
@@ -400,8 +413,9 @@ TN_API int32_t tn_session_output_count(const tn_session *session); /* of the las
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none.
  * After a batch with `candidates` the row is fetched now; several threads may do that. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
-/* With params.states: the hidden state after token i of the last batch, as the output matrix gets it; NULL if there
- * is none. Valid until the next decode. */
+/* With params.states: the hidden state after token i of the last batch, as the output matrix gets it (of an EAGLE-3
+ * head, before its last norm), or the states of params.state_layers; NULL if there is none. Valid until the next
+ * decode. */
 TN_API const float *tn_session_state(const tn_session *session, int32_t i);
 /* The index of the highest logit of row i, the lowest of equals; -1 if there is no such row. Fastest after a batch
  * with `argmax`, which has no logits. */

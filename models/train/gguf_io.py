@@ -74,7 +74,7 @@ def q8_0(array):
 
 def write(path, keys, tensors, align=32, quantize=False):
     """keys: (name, kind, value) with kind a GGUF type id or ("arr", id); tensors: name -> float32 array, written f16
-    (q8_0 with `quantize`) when two-dimensional and f32 otherwise."""
+    (q8_0 with `quantize`) when two-dimensional and f32 otherwise; whole numbers i64."""
     out = bytearray()
 
     def put(form, *values):
@@ -105,11 +105,12 @@ def write(path, keys, tensors, align=32, quantize=False):
     for name, array in tensors.items():
         half = array.ndim > 1
         quantized = half and quantize and array.shape[-1] % 32 == 0
-        blob = q8_0(array) if quantized else array.astype(np.float16 if half else np.float32).tobytes()
+        whole = array.dtype == np.int64
+        blob = q8_0(array) if quantized else array.tobytes() if whole else array.astype(np.float16 if half else np.float32).tobytes()
         put_text(name)
         put("<I", array.ndim)
         put("<%dQ" % array.ndim, *reversed(array.shape))
-        put("<IQ", 8 if quantized else 1 if half else 0, offset)
+        put("<IQ", 27 if whole else 8 if quantized else 1 if half else 0, offset)
         blobs.append(blob)
         offset += (len(blob) + align - 1) // align * align
     with open(path, "wb") as file:

@@ -22,8 +22,9 @@ static tn_status stage_batch_token(tn_session *s, const tn_batch *b, int32_t i) 
     g->seqs[i] = b->seqs ? b->seqs[i] : 0;
     if (g->seqs[i] < 0 || g->seqs[i] >= s->plan->params.n_seqs)
         return tn_fail(TN_E_INVALID, "token %d belongs to sequence %d of %d", i, g->seqs[i], s->plan->params.n_seqs);
-    if (b->tokens[i] < 0 || b->tokens[i] >= m->h.n_vocab)
-        return tn_fail(TN_E_INVALID, "token %d is %d; the vocabulary has %d", i, b->tokens[i], m->h.n_vocab);
+    if (b->tokens[i] < 0 || b->tokens[i] >= tn__n_text_vocab(&m->h))
+        return tn_fail(TN_E_INVALID, "token %d is %d; the vocabulary has %d", i, b->tokens[i],
+                       tn__n_text_vocab(&m->h));
     if (b->positions && b->positions[i] < 0)
         return tn_fail(TN_E_INVALID, "token %d has position %d", i, b->positions[i]);
     if (i == 0 || g->seqs[i] != g->seqs[i - 1]) tn__branches_drop(s, g->seqs[i]);
@@ -42,7 +43,7 @@ static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted
     const tn_session_params *p = &s->plan->params;
     if (b->n_tokens < 1 || b->n_tokens > p->n_batch || !b->tokens)
         return tn_fail(TN_E_INVALID, "a batch has 1 to %d tokens, not %d", p->n_batch, b->n_tokens);
-    if (s->plan->model->h.head_layer && !b->states)
+    if (tn__states_width(&s->plan->model->h) && !b->states)
         return tn_fail(TN_E_INVALID, "a head needs the hidden states of the model: set `states` of the batch");
     *n_wanted = 0;
     for (int32_t i = 0; b->parents && i < b->n_tokens; i++)
@@ -121,6 +122,7 @@ static int32_t list_output_rows(tn_session *s, const micro_batch *m, int32_t pad
 static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_batch *m, bool wait) {
     tn_session_plan *p = s->plan;
     tn__staging *g = &s->staging;
+    const size_t state_width = (size_t)tn__states_width(&p->model->h);
     tn__micro_batch inputs = {.n = m->n,
                               .padded = tn__round_tokens(m->n, p->params.n_ubatch),
                               .h = &p->model->h,
@@ -129,7 +131,7 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
                               .seqs = g->seqs + m->begin,
                               .lists = b->parents ? g->lists : NULL,
                               .steps = m->steps,
-                              .states = b->states ? b->states + (size_t)m->begin * (size_t)p->model->h.n_embd : NULL,
+                              .states = b->states ? b->states + (size_t)m->begin * state_width : NULL,
                               .out_rows = g->out_rows,
                               .adapters = tn__batch_adapters(s, g->seqs + m->begin, m->n),
                               .n_adapters = p->adapters.n,

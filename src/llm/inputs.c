@@ -29,7 +29,7 @@ static bool uses_group(const input_context *c, int group) {
 }
 static bool has_rows_full(const input_context *c) { return uses_group(c, TN__CACHE_FULL); }
 static bool has_rows_window(const input_context *c) { return uses_group(c, TN__CACHE_WINDOW); }
-static bool has_states(const input_context *c) { return !tn__moves_cells(c->shape) && c->h->head_layer; }
+static bool has_states(const input_context *c) { return !tn__moves_cells(c->shape) && tn__states_width(c->h); }
 static bool has_steps(const input_context *c) { return !tn__moves_cells(c->shape) && c->kv->states.n_rows > 0; }
 static bool has_output_rows(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->shape.n_outputs < c->shape.n_tokens;
@@ -80,7 +80,7 @@ static void stage_rows_window(const tn__micro_batch *b, void *to) {
     stage_list(b, b->rows[TN__CACHE_WINDOW], -1, to);
 }
 static void stage_states(const tn__micro_batch *b, void *to) {
-    const size_t row = (size_t)b->h->n_embd * sizeof *b->states;
+    const size_t row = (size_t)tn__states_width(b->h) * sizeof *b->states;
     memcpy(to, b->states, (size_t)b->n * row);
     memset((char *)to + (size_t)b->n * row, 0, (size_t)(b->padded - b->n) * row);
 }
@@ -147,11 +147,12 @@ void tn__inputs_build(tn_arena *arena, const tn__hparams *h, const tn__kv *kv, t
         const input_row *row = &input_rows[i];
         int64_t ne[3];
         if (!row->has(&context)) continue;
-        tn_tensor *tensor =
-            tn_mark(tn_tensor_new(arena, row->type, input_shape(row, shape, h->n_embd, ne), ne), TN_FLAG_INPUT);
-        inputs->list[inputs->n++] = (tn__graph_input){.tensor = tn_name(arena, tensor, "%s", row->name),
-                                                      .source = (tn__input)i,
-                                                      .bytes = tn__input_bytes((tn__input)i, shape, h->n_embd)};
+        tn_tensor *tensor = tn_mark(
+            tn_tensor_new(arena, row->type, input_shape(row, shape, tn__states_width(h), ne), ne), TN_FLAG_INPUT);
+        inputs->list[inputs->n++] =
+            (tn__graph_input){.tensor = tn_name(arena, tensor, "%s", row->name),
+                              .source = (tn__input)i,
+                              .bytes = tn__input_bytes((tn__input)i, shape, tn__states_width(h))};
     }
 }
 

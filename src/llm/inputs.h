@@ -96,7 +96,10 @@ void tn__inputs_build(tn_arena *arena, const tn__hparams *h, const tn__kv *kv, t
 tn_tensor *tn__input_tensor(const tn__graph_inputs *inputs, tn__input source); /* or NULL */
 /* Bytes that the values of an input take in a graph of this shape; `width` of the hidden states of a head, or 0. */
 size_t tn__input_bytes(tn__input source, tn__shape shape, int32_t width);
-static inline int32_t tn__states_width(const tn__hparams *h) { return h->head_layer ? h->n_embd : 0; }
+static inline int32_t tn__states_width(const tn__hparams *h) {
+    const int32_t features = tn__feature_width(h);
+    return features || h->head_layer ? features + h->n_embd : 0;
+}
 
 /* Computes the values of a graph's inputs; values[source] has tn__input_bytes() bytes. */
 void tn__inputs_stage(const tn__graph_inputs *inputs, const tn__micro_batch *batch, void *const *values);

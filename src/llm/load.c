@@ -39,7 +39,7 @@ static bool can_map(const tn__load *l, const tn__weight *w) {
 }
 /* For a file that was opened without its data; a session would map it. */
 static bool would_map(const tn_model *m, const tn__weight *w, tn_buffer_type *type) {
-    return !tn_gguf_has_data(m->file) && !m->share.receives && reads_the_map(type, NULL) &&
+    return !tn_gguf_has_data(w->file) && !m->share.receives && reads_the_map(type, NULL) &&
            tn__slice_start(w->info, &w->slice, w->tensor) != SIZE_MAX;
 }
 
@@ -78,11 +78,13 @@ tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, si
 }
 
 /* One buffer over the range of the map that a device's tensors of one file part span. */
-static tn_status map_file_part(tn_model *m, const tn__load *l, tn_buffer_type *type, int part) {
+static tn_status map_file_part(tn_model *m, const tn__load *l, tn_buffer_type *type, const tn_gguf *file, int part) {
     const char *low = NULL, *high = NULL;
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
-        if (w->ignored || w->info->part != part || tn__weight_memory(l, w) != type || !can_map(l, w)) continue;
+        if (w->ignored || w->file != file || w->info->part != part || tn__weight_memory(l, w) != type ||
+            !can_map(l, w))
+            continue;
         const char *data = w->data;
         if (!low || data < low) low = data;
         if (!high || data + w->size > high) high = data + w->size;
@@ -94,7 +96,9 @@ static tn_status map_file_part(tn_model *m, const tn__load *l, tn_buffer_type *t
     TN_TRY(add_weight_buffer(m, buffer, true));
     for (size_t i = 0; i < m->n_all; i++) {
         tn__weight *w = &m->all[i];
-        if (w->ignored || w->info->part != part || tn__weight_memory(l, w) != type || !can_map(l, w)) continue;
+        if (w->ignored || w->file != file || w->info->part != part || tn__weight_memory(l, w) != type ||
+            !can_map(l, w))
+            continue;
         w->tensor->data = (void *)(uintptr_t)w->data;
         w->tensor->buffer = buffer;
     }
@@ -102,7 +106,11 @@ static tn_status map_file_part(tn_model *m, const tn__load *l, tn_buffer_type *t
 }
 static tn_status map_files(tn_model *m, const tn__load *l) {
     for (size_t d = 0; d < l->n_types; d++)
-        for (int part = 0; part < tn_gguf_part_count(m->file); part++) TN_TRY(map_file_part(m, l, l->types[d], part));
+        for (int f = 0; f < 2 && (!f || m->params.target); f++) {
+            const tn_gguf *file = f ? m->params.target->file : m->file;
+            for (int part = 0; part < tn_gguf_part_count(file); part++)
+                TN_TRY(map_file_part(m, l, l->types[d], file, part));
+        }
     return TN_OK;
 }
 
@@ -120,7 +128,7 @@ typedef struct weight_source {
  * instead of a signal. */
 static tn_status read_weight_part(tn_model *m, const tn__weight *w, size_t offset, void *to, size_t size) {
     if (m->share.receives) return tn__share_read(m, w, offset, to, size);
-    return tn__slice_read(m->file, w->info, &w->slice, w->tensor, offset, to, size);
+    return tn__slice_read(w->file, w->info, &w->slice, w->tensor, offset, to, size);
 }
 static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     const weight_source *source = user;

@@ -20,6 +20,23 @@ static uint64_t identity_of(const tn_model *m) {
     return h;
 }
 
+tn_status tn__check_target(const tn_model *head, const tn_model *target) {
+    const tn__hparams *h = &head->h, *t = &target->h;
+    const char *path = tn_gguf_path(head->file), *other = tn_gguf_path(target->file);
+    if (!t->layers) return tn_fail(TN_E_INVALID, "%s was opened for its vocabulary only", other);
+    if (h->n_target_embd != t->n_embd)
+        return tn_fail(TN_E_INVALID, "%s is a head for a model of width %d; %s has a width of %d", path,
+                       h->n_target_embd, other, t->n_embd);
+    if (tn__n_text_vocab(h) != t->n_vocab)
+        return tn_fail(TN_E_INVALID, "%s is a head for a vocabulary of %d tokens; %s has %d", path,
+                       tn__n_text_vocab(h), other, t->n_vocab);
+    for (int32_t i = 0; i < h->n_target_layers; i++)
+        if (h->target_layers[i] > t->n_layer)
+            return tn_fail(TN_E_INVALID, "%s reads the state before layer %d; %s has %d layers", path,
+                           h->target_layers[i], other, t->n_layer);
+    return TN_OK;
+}
+
 /* The first multi-token prediction layer becomes the only layer. */
 static tn_status make_head(const char *path, tn__hparams *h) {
     if (h->n_nextn < 1) return tn_fail(TN_E_UNSUPPORTED, "%s has no multi-token prediction layers", path);
@@ -53,16 +70,16 @@ static tn_status open_model(const char *path, tn_model *m) {
         return TN_E_UNSUPPORTED;
     }
     TN_TRY(tn__hparams_read(m->file, m->arch, &m->h));
-    if (m->params.head) TN_TRY(make_head(path, &m->h));
+    if (m->params.head && !tn__feature_width(&m->h)) TN_TRY(make_head(path, &m->h));
+    if (m->params.target && tn__feature_width(&m->h)) TN_TRY(tn__check_target(m, m->params.target));
     m->division.net = m->params.net;
     m->division.by_layers = m->params.by_layers;
     memcpy(m->division.shares, m->params.shares, sizeof m->division.shares);
     m->division.rank = m->params.net ? tn_net_rank(m->params.net) : m->params.rank;
     m->division.n_ranks = m->params.net ? tn_net_size(m->params.net) : m->params.n_ranks;
-    if (m->division.n_ranks > 1 && (m->params.nextn || m->params.head))
-        return tn_fail(
-            TN_E_UNSUPPORTED,
-            "multi-token prediction is not supported with several ranks: leave `nextn` out, or use one rank");
+    if (m->division.n_ranks > 1 && (m->params.nextn || m->params.head || tn__feature_width(&m->h)))
+        return tn_fail(TN_E_UNSUPPORTED,
+                       "heads that guess tokens are not supported with several ranks: use one rank");
     TN_TRY(tn__weights_find(m));
     m->identity = identity_of(m);
     return TN_OK;
@@ -131,6 +148,12 @@ tn_model_info tn_model_get_info(const tn_model *m) {
     info.pooling = h->pooling;
     if (m->w.cls_out) info.n_labels = (int32_t)m->w.cls_out->ne[1];
     return info;
+}
+
+int32_t tn_model_target_layers(const tn_model *m, int32_t layers[TN_STATE_LAYERS_MOST]) {
+    if (!m || !layers) return 0;
+    memcpy(layers, m->h.target_layers, (size_t)m->h.n_target_layers * sizeof *layers);
+    return m->h.n_target_layers;
 }
 
 int tn_model_ranks(const tn_model *m) { return m && m->division.n_ranks > 1 ? m->division.n_ranks : 1; }

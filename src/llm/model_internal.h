@@ -64,6 +64,10 @@ typedef struct tn__hparams {
      * entries in `layers` and in the weights follow those of the ordinary layers. */
     int32_t n_nextn;
     int32_t head_layer; /* of a head (tn_model_params.head): the layer of the file that is layer 0 here; 0: no head */
+    /* Of an EAGLE-3 head: the width of its model and the layers of it whose inputs the head reads; tokens that it
+     * reads, where it guesses only n_vocab of them. 0 in other models. */
+    int32_t n_target_embd, n_target_layers, target_layers[TN_STATE_LAYERS_MOST], n_text_vocab;
+    bool norm_before_fc, norm_before_residual;
     int32_t head_k, head_v, n_rot; /* of layers that do not say otherwise */
     tn__layer_hparams *layers;
     bool layer_norm; /* norms subtract the mean; otherwise RMS norms */
@@ -163,13 +167,14 @@ static inline bool tn__layer_feeds(const tn__layer_hparams *l) { return l->moe |
 /* One tensor of the file. */
 typedef struct tn__weight {
     const tn_gguf_tensor *info;
-    tn_tensor *tensor; /* in model->arena */
-    int32_t layer;     /* -1: before the first; n_layer: after the last */
-    bool ignored;      /* recognised, but not used by any graph */
-    bool multiplied;   /* only matmuls read it */
-    tn__slice slice;   /* the part that this rank has */
-    const void *data;  /* of the part in the file's map; NULL: it is not there, or not contiguous */
-    size_t size;       /* of the part */
+    const tn_gguf *file; /* that it is in: the model's, or that of the model that a head guesses for */
+    tn_tensor *tensor;   /* in model->arena */
+    int32_t layer;       /* -1: before the first; n_layer: after the last */
+    bool ignored;        /* recognised, but not used by any graph */
+    bool multiplied;     /* only matmuls read it */
+    tn__slice slice;     /* the part that this rank has */
+    const void *data;    /* of the part in the file's map; NULL: it is not there, or not contiguous */
+    size_t size;         /* of the part */
 } tn__weight;
 
 /* ---- Architectures ---- */
@@ -262,6 +267,14 @@ struct tn_model {
 /* After a failure, too, tn__hparams_free frees what was read. */
 tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparams *h);
 void tn__hparams_free(tn__hparams *h);
+/* The tokens that a model reads: 0 … this - 1. */
+static inline int32_t tn__n_text_vocab(const tn__hparams *h) {
+    return h->n_text_vocab ? h->n_text_vocab : h->n_vocab;
+}
+/* Width of the states that an EAGLE-3 head reads; 0 for other models. */
+static inline int32_t tn__feature_width(const tn__hparams *h) { return h->n_target_layers * h->n_target_embd; }
+/* TN_E_INVALID: the EAGLE-3 head is not one for this model. */
+tn_status tn__check_target(const tn_model *head, const tn_model *target);
 /* Makes a tensor for each one in the file and checks names, shapes and that none is missing. */
 tn_status tn__weights_find(tn_model *model);
 

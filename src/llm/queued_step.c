@@ -15,10 +15,10 @@ static tn__shape next_shape(uint32_t adapters) { return (tn__shape){TN__GRAPH_NE
 bool tn__queued_step_possible(const tn_session_plan *p) {
     const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)p->kv.argmax_device));
     if (!caps.async || !caps.events || p->params.embeddings || !p->model->h.causal) return false;
-    if (p->params.states || p->model->h.head_layer) return false; /* every step transfers hidden states */
-    if (p->kv.groups[TN__CACHE_WINDOW].n_pages) return false;     /* allocating a cell in a window may free others */
-    if (p->model->division.n_ranks > 1) return false; /* the other ranks wait for rank 0 to ask for a step */
-    if (p->kv.states.n_rows) return false;            /* the steps' rows change from token to token */
+    if (p->params.states || tn__states_width(&p->model->h)) return false; /* every step transfers hidden states */
+    if (p->kv.groups[TN__CACHE_WINDOW].n_pages) return false; /* allocating a cell in a window may free others */
+    if (p->model->division.n_ranks > 1) return false;         /* the other ranks wait for rank 0 to ask for a step */
+    if (p->kv.states.n_rows) return false;                    /* the steps' rows change from token to token */
     for (int32_t i = 0; i < p->model->h.n_layer + 2; i++)
         if (p->placement.device_of_layer[i] != p->kv.argmax_device) return false;
     return true;

@@ -15,7 +15,7 @@ tn_status tn__results_bytes(const tn_session_plan *p, size_t *bytes) {
     size_t count, rows = (size_t)p->params.n_outputs;
     size_t row = p->params.embeddings ? 2 : (size_t)p->model->h.n_vocab + 2;
     size_t states = 0;
-    if (p->params.states && !tn__mul_size((size_t)p->params.n_batch, (size_t)p->model->h.n_embd, &states))
+    if (p->params.states && !tn__mul_size((size_t)p->params.n_batch, (size_t)tn__state_row(p), &states))
         return tn_fail(TN_E_OVERFLOW, "the states' size overflows");
     if (tn__plan_candidates(p)) row += 2 * (size_t)tn__plan_candidates(p) + 1;
     if (!tn__mul_size(rows, row, &count) || !tn__add_size(count, STEP_VALUES, &count) ||
@@ -46,7 +46,7 @@ tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
     }
     if (!r->logits) return TN_E_NOMEM;
     if (p->params.states) { /* at the end of the block */
-        r->width = p->model->h.n_embd;
+        r->width = tn__state_row(p);
         count -= (size_t)p->params.n_batch * (size_t)r->width;
         r->states = r->logits + count;
     }

@@ -15,8 +15,9 @@ static tn__tensor_context context_of(const tn_model *m, int32_t layer) {
                                 .file = true};
 }
 
-static tn_status check_weight_shape(const tn_model *m, const tn_gguf_tensor *info, const tn__tensor_row *row,
+static tn_status check_weight_shape(const tn_model *m, const tn__weight *w, const tn__tensor_row *row,
                                     int32_t layer) {
+    const tn_gguf_tensor *info = w->info;
     const tn__tensor_context context = context_of(m, layer);
     int64_t ne[4] = {1, 1, 1, 1};
     row->dims(&context, ne);
@@ -28,7 +29,7 @@ static tn_status check_weight_shape(const tn_model *m, const tn_gguf_tensor *inf
             used += (size_t)snprintf(text + used, sizeof text - used, ne[d] < 0 ? "%s?" : "%s%lld", d ? "," : "",
                                      (long long)ne[d]);
         return tn_fail(TN_E_SHAPE, "%s: tensor '%s' is [%lld,%lld,%lld,%lld], the %s architecture needs [%s]",
-                       tn_gguf_path(m->file), info->name, (long long)info->ne[0], (long long)info->ne[1],
+                       tn_gguf_path(w->file), info->name, (long long)info->ne[0], (long long)info->ne[1],
                        (long long)info->ne[2], (long long)info->ne[3], m->arch->info.name, text);
     }
     return TN_OK;
@@ -87,6 +88,10 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
         w->ignored = true;
         return TN_OK;
     }
+    if (tn__feature_width(&m->h) && (strcmp(rest, "d2t") == 0 || strcmp(rest, "t2d") == 0)) {
+        w->ignored = true; /* the proposer reads them (speculate/head.c) */
+        return TN_OK;
+    }
     if (in_layer && m->h.head_layer) {
         w->ignored = layer != m->h.head_layer;
         if (w->ignored) return TN_OK;
@@ -103,14 +108,18 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
     if (in_layer && layer >= m->h.n_stored_layers && !nextn)
         return tn_fail(TN_E_FORMAT, "%s: tensor '%s' belongs to layer %d of %d", tn_gguf_path(m->file), w->info->name,
                        layer, m->h.n_stored_layers);
-    TN_TRY(check_weight_shape(m, w->info, row, layer));
+    TN_TRY(check_weight_shape(m, w, row, layer));
 
-    w->data = m->share.receives ? NULL : w->info->data;
+    w->data = m->share.receives ? NULL : w->info->data; /* NULL, too, if it was not mapped */
     w->size = w->info->size;
     w->tensor = tn_tensor_new(m->arena, w->info->type, w->info->n_dims ? w->info->n_dims : 1, w->info->ne);
     if (!w->tensor) return tn_arena_status(m->arena);
     if (!tn_name(m->arena, w->tensor, "%s", w->info->name)) return tn_arena_status(m->arena);
-    w->layer = nextn ? m->h.n_layer : in_layer ? layer : tn__after_layers(rest) ? m->h.n_layer : -1;
+    w->layer = nextn                    ? m->h.n_layer
+               : in_layer               ? layer
+               : tn__after_layers(rest) ? m->h.n_layer
+               : tn__in_head(rest)      ? 0
+                                        : -1;
     w->multiplied = row->kind == TN_ARCH_MATRIX && w->tensor->ne[1] > 1;
     char *base = in_layer ? (char *)&m->w.layers[layer] : (char *)&m->w;
     memcpy(base + row->offset, &w->tensor, sizeof w->tensor);
@@ -218,6 +227,36 @@ static void use_head_weights(tn_model *m) {
     if (l->nextn_head_norm) m->w.out_norm = l->nextn_head_norm;
 }
 
+/* A tensor that the file of an EAGLE-3 head lacks, from the file of the model that it guesses for. */
+static tn_status borrow_weight(tn_model *m, const char *name, const char *instead) {
+    const tn_model *target = m->params.target;
+    if (!target)
+        return tn_fail(TN_E_FORMAT, "%s: tensor '%s' is missing: such a head can only be opened with its model",
+                       tn_gguf_path(m->file), name);
+    tn__weight *w = &m->all[m->n_all];
+    w->file = target->file;
+    w->info = tn_gguf_find_tensor(target->file, name);
+    if (!w->info && instead) w->info = tn_gguf_find_tensor(target->file, instead);
+    if (!w->info) return tn_fail(TN_E_FORMAT, "%s: tensor '%s' is missing", tn_gguf_path(target->file), name);
+    m->n_all++;
+    TN_TRY(find_weight(m, w));
+    if (strcmp(w->info->name, name) == 0) return TN_OK;
+    /* The embedding of a model whose embedding is its output matrix. */
+    m->w.output = w->tensor;
+    w->layer = m->h.n_layer;
+    w->multiplied = true;
+    return TN_OK;
+}
+
+/* Without an output matrix of its own a head guesses every token of the model. */
+static tn_status borrow_weights(tn_model *m) {
+    if (!tn__feature_width(&m->h)) return TN_OK;
+    tn_tensor *own = m->w.tok_embd;
+    if (!m->w.output) TN_TRY(borrow_weight(m, "output.weight", "token_embd.weight"));
+    m->w.tok_embd = own;
+    return m->w.tok_embd ? TN_OK : borrow_weight(m, "token_embd.weight", NULL);
+}
+
 /* An embedding that is the output matrix, too, is multiplied; rows are looked up in any layout. */
 static void mark_tied_output(tn_model *m) {
     for (size_t i = 0; !m->w.output && i < m->n_all; i++)
@@ -248,18 +287,22 @@ static void rename_norms(tn_model *m) {
 }
 
 tn_status tn__weights_find(tn_model *m) {
-    m->n_all = (size_t)tn_gguf_tensor_count(m->file);
-    m->all = tn_calloc(m->n_all, sizeof *m->all);
+    enum { BORROWED = 2 };
+    const size_t n = (size_t)tn_gguf_tensor_count(m->file);
+    m->all = tn_calloc(n + BORROWED, sizeof *m->all);
     m->w.layers = tn_calloc((size_t)m->h.n_layer + (size_t)m->h.n_nextn, sizeof *m->w.layers);
     if (!m->all || !m->w.layers) return TN_E_NOMEM;
-    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(m->n_all, 0), .no_alloc = true}, &m->arena));
-    for (size_t i = 0; i < m->n_all; i++) {
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n + BORROWED, 0), .no_alloc = true}, &m->arena));
+    for (size_t i = 0; i < n; i++) {
         m->all[i].info = tn_gguf_tensor_at(m->file, i);
+        m->all[i].file = m->file;
+        m->n_all++;
         TN_TRY(find_weight(m, &m->all[i]));
         m->n_params += tn_nelements(&(tn_tensor){
             .ne = {m->all[i].info->ne[0], m->all[i].info->ne[1], m->all[i].info->ne[2], m->all[i].info->ne[3]}});
     }
     use_head_weights(m);
+    TN_TRY(borrow_weights(m));
     mark_tied_output(m);
     TN_TRY(check_complete(m));
     rename_norms(m);

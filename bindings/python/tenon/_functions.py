@@ -504,6 +504,7 @@ FUNCTIONS: Dict[str, List[Any]] = {
     "tn_detokenizer_finish": [POINTER(c_char), POINTER(tn_detokenizer), POINTER(c_size_t)],
     "tn_model_open": [c_int, c_char_p, POINTER(tn_model_params), POINTER(POINTER(tn_model))],
     "tn_model_close": [None, POINTER(tn_model)],
+    "tn_model_target_layers": [c_int32, POINTER(tn_model), POINTER(c_int32)],
     "tn_model_ranks": [c_int, POINTER(tn_model)],
     "tn_model_get_info": [tn_model_info, POINTER(tn_model)],
     "tn_model_tokenizer": [POINTER(tn_tokenizer), POINTER(tn_model)],

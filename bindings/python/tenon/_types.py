@@ -46,14 +46,14 @@ from ctypes import *  # noqa: F403
     TN_SPECIAL_EOS, TN_SPECIAL_EOT, TN_SPECIAL_EOM, TN_SPECIAL_UNK, TN_SPECIAL_SEP, TN_SPECIAL_PAD, TN_SPECIAL_CLS, TN_SPECIAL_MASK,
     TN_SPECIAL_FIM_PRE, TN_SPECIAL_FIM_SUF, TN_SPECIAL_FIM_MID, TN_SPECIAL_FIM_PAD, TN_SPECIAL_FIM_REP, TN_SPECIAL_FIM_SEP,
     TN_SPECIAL_NEWLINE, TN_SPECIAL_COUNT, TN_ENCODE_ADD_SPECIAL, TN_ENCODE_PARSE_SPECIAL, TN_ENCODE_CONTINUE, TN_DECODE_SPECIAL,
-    TN_DECODE_CONTINUE, TN_POOLING_MODEL, TN_POOLING_NONE, TN_POOLING_MEAN, TN_POOLING_CLS, TN_POOLING_LAST, TN_POOLING_RANK,
-    TN_ROTATION_AUTO, TN_ROTATION_ON, TN_ROTATION_OFF, TN_GUESS_MOST, TN_PAGE_FREE, TN_PAGE_SHARED, TN_ADAPTERS_MOST, TN_PREFER_SPEED,
-    TN_PREFER_CONTEXT, TN_PREFER_QUALITY, TN_TOOLS_AUTO, TN_TOOLS_NONE, TN_TOOLS_REQUIRED, TN_CHAT_CONTENT, TN_CHAT_REASONING,
-    TN_CHAT_CALL, TN_CHAT_ARGUMENTS, TN_CHAT_CALL_END, TN_SAMPLER_PENALTIES, TN_SAMPLER_DRY, TN_SAMPLER_TOP_N_SIGMA, TN_SAMPLER_TOP_K,
-    TN_SAMPLER_TYPICAL, TN_SAMPLER_TOP_P, TN_SAMPLER_MIN_P, TN_SAMPLER_XTC, TN_SAMPLER_TEMPERATURE, TN_SAMPLER_KINDS, TN_SPEC_NONE,
-    TN_SPEC_NGRAM, TN_SPEC_DRAFT, TN_SPEC_MTP, TN_SPEC_CALLBACK, TN_SPEC_KINDS, TN_VERSION_MINOR, TN_VERSION_MAJOR, TN_GGUF_MAX_KEY,
-    TN_GGUF_MAX_PARTS, TN_GGUF_DEFAULT_ALIGNMENT, TN_TOKENIZER_MAX_TEXT, TN_GGUF_MAX_TENSORS, TN_VERSION_PATCH, TN_GGUF_MAX_NAME,
-    TN_TOKENIZER_MAX_TOKENS, TN_GGUF_MAX_KEYS, TN_GGUF_MAX_ALIGNMENT, TN_GGUF_MAX_NESTING,
+    TN_DECODE_CONTINUE, TN_GUESS_MOST, TN_STATE_LAYERS_MOST, TN_POOLING_MODEL, TN_POOLING_NONE, TN_POOLING_MEAN, TN_POOLING_CLS,
+    TN_POOLING_LAST, TN_POOLING_RANK, TN_ROTATION_AUTO, TN_ROTATION_ON, TN_ROTATION_OFF, TN_PAGE_FREE, TN_PAGE_SHARED, TN_ADAPTERS_MOST,
+    TN_PREFER_SPEED, TN_PREFER_CONTEXT, TN_PREFER_QUALITY, TN_TOOLS_AUTO, TN_TOOLS_NONE, TN_TOOLS_REQUIRED, TN_CHAT_CONTENT,
+    TN_CHAT_REASONING, TN_CHAT_CALL, TN_CHAT_ARGUMENTS, TN_CHAT_CALL_END, TN_SAMPLER_PENALTIES, TN_SAMPLER_DRY, TN_SAMPLER_TOP_N_SIGMA,
+    TN_SAMPLER_TOP_K, TN_SAMPLER_TYPICAL, TN_SAMPLER_TOP_P, TN_SAMPLER_MIN_P, TN_SAMPLER_XTC, TN_SAMPLER_TEMPERATURE, TN_SAMPLER_KINDS,
+    TN_SPEC_NONE, TN_SPEC_NGRAM, TN_SPEC_DRAFT, TN_SPEC_MTP, TN_SPEC_EAGLE3, TN_SPEC_CALLBACK, TN_SPEC_KINDS, TN_VERSION_MINOR,
+    TN_VERSION_MAJOR, TN_GGUF_MAX_KEY, TN_GGUF_MAX_PARTS, TN_GGUF_DEFAULT_ALIGNMENT, TN_TOKENIZER_MAX_TEXT, TN_GGUF_MAX_TENSORS,
+    TN_VERSION_PATCH, TN_GGUF_MAX_NAME, TN_TOKENIZER_MAX_TOKENS, TN_GGUF_MAX_KEYS, TN_GGUF_MAX_ALIGNMENT, TN_GGUF_MAX_NESTING,
 ) = (
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 0, 1, 2, 3, 4, 4, 10, 64, 64, 0,
     1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 34, 35, 39, 40, 63, 64, 0, 1,
@@ -64,8 +64,8 @@ from ctypes import *  # noqa: F403
     0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 0, 1, 2, -1, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 0, 1, 0, 1, 2,
     3, 2, 3, 4, 2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6, 7, 5, 3, 0, 1, 2, 3, 0, 1, 2, 3, 17, 48, 0, 1, 1, 2, 4, 8, 16, 32, 256, 0,
     1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 64, 0, 1, 2, 4096, -1, 0, 1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5,
-    6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1, 2, 4, 1, 2, -1, 0, 1, 2, 3, 4, 0, 1, 2, 64, -1, -2, 32, 0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 4, 0,
-    1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 2, 0, 65535, 10000, 32, 2147418112, 131072, 0, 255, 16777216, 65536, 67108864, 8,
+    6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1, 2, 4, 1, 2, 64, 8, -1, 0, 1, 2, 3, 4, 0, 1, 2, -1, -2, 32, 0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 4,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 2, 0, 65535, 10000, 32, 2147418112, 131072, 0, 255, 16777216, 65536, 67108864, 8,
 )
 
 
@@ -479,8 +479,9 @@ tn_tokenizer_params._fields_ = [("allow_unknown_pre", c_bool)]
 tn_tokens._fields_ = [("ids", POINTER(c_int32)), ("count", c_size_t), ("capacity", c_size_t)]
 tn_text._fields_ = [("bytes", POINTER(c_char)), ("length", c_size_t), ("capacity", c_size_t)]
 tn_model_params._fields_ = [
-    ("no_mmap", c_bool), ("vocab_only", c_bool), ("check_weights", c_bool), ("nextn", c_bool), ("head", c_bool), ("net", POINTER(tn_net)),
-    ("rank", c_int), ("n_ranks", c_int), ("shares", c_float * 64), ("by_layers", c_bool), ("share_weights", c_bool),
+    ("no_mmap", c_bool), ("vocab_only", c_bool), ("check_weights", c_bool), ("nextn", c_bool), ("head", c_bool),
+    ("target", POINTER(tn_model)), ("net", POINTER(tn_net)), ("rank", c_int), ("n_ranks", c_int), ("shares", c_float * 64),
+    ("by_layers", c_bool), ("share_weights", c_bool),
 ]
 tn_model_info._fields_ = [
     ("architecture", c_char_p), ("name", c_char_p), ("n_params", c_int64), ("bytes", c_size_t), ("n_vocab", c_int32),
@@ -495,13 +496,13 @@ tn_control_use._fields_ = [("vector", POINTER(tn_control_vector)), ("scale", c_f
 tn_session_params._fields_ = [
     ("n_ctx", c_int32), ("page", c_int32), ("n_prefixes", c_int32), ("n_checkpoints", c_int32), ("checkpoint_every", c_int32),
     ("cache_ram", c_size_t), ("cache_disk", c_char_p), ("cache_disk_bytes", c_uint64), ("n_batch", c_int32), ("n_ubatch", c_int32),
-    ("n_seqs", c_int32), ("n_guess", c_int32), ("n_branches", c_int32), ("states", c_bool), ("n_outputs", c_int32),
-    ("n_candidates", c_int32), ("n_threads", c_int), ("threads", POINTER(tn_threadpool)), ("sched", POINTER(tn_sched)),
-    ("cache_k", c_int), ("cache_v", c_int), ("cache_k_window", c_int), ("cache_v_window", c_int), ("cache_rotation", c_int),
-    ("devices", c_char_p * 16), ("split", c_float * 16), ("n_pipeline", c_int), ("n_gpu_layers", c_int32),
-    ("overrides", POINTER(tn_placement_override)), ("n_overrides", c_size_t), ("budgets", POINTER(tn_budget)), ("n_budgets", c_size_t),
-    ("assume_free", c_bool), ("ffn_chunk", c_int32), ("repeatable", c_bool), ("no_repack", c_bool), ("embeddings", c_bool),
-    ("pooling", c_int), ("rope_base", c_float), ("rope_scale", c_float), ("adapters", POINTER(tn_adapter_use)),
+    ("n_seqs", c_int32), ("n_guess", c_int32), ("n_branches", c_int32), ("states", c_bool), ("n_state_layers", c_int32),
+    ("state_layers", c_int32 * 8), ("n_outputs", c_int32), ("n_candidates", c_int32), ("n_threads", c_int),
+    ("threads", POINTER(tn_threadpool)), ("sched", POINTER(tn_sched)), ("cache_k", c_int), ("cache_v", c_int), ("cache_k_window", c_int),
+    ("cache_v_window", c_int), ("cache_rotation", c_int), ("devices", c_char_p * 16), ("split", c_float * 16), ("n_pipeline", c_int),
+    ("n_gpu_layers", c_int32), ("overrides", POINTER(tn_placement_override)), ("n_overrides", c_size_t), ("budgets", POINTER(tn_budget)),
+    ("n_budgets", c_size_t), ("assume_free", c_bool), ("ffn_chunk", c_int32), ("repeatable", c_bool), ("no_repack", c_bool),
+    ("embeddings", c_bool), ("pooling", c_int), ("rope_base", c_float), ("rope_scale", c_float), ("adapters", POINTER(tn_adapter_use)),
     ("controls", POINTER(tn_control_use)), ("n_adapters", c_size_t), ("n_controls", c_size_t), ("control_first", c_int32),
     ("control_last", c_int32), ("pack", POINTER(tn_pack_params)), ("progress", CFUNCTYPE(c_bool, c_void_p, c_size_t, c_size_t)),
     ("abort", tn_abort_fn), ("user", c_void_p), ("eval", tn_eval_fn), ("eval_user", c_void_p),

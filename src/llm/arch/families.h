@@ -7,7 +7,7 @@
 /* Lists of architectures, ended by a row without a name. A file of this folder holds one list with the functions that
  * only its rows use. */
 extern const tn__arch tn__transformers[], tn__dense_families[], tn__moe_families[], tn__encoder_families[],
-    tn__hybrids[], tn__latent_families[], tn__gemma_families[], tn__sparse_families[];
+    tn__hybrids[], tn__latent_families[], tn__gemma_families[], tn__sparse_families[], tn__heads[];
 
 /* For tn__arch.read. */
 tn_status tn__read_logit_scale(const tn_gguf *file, tn__hparams *h);

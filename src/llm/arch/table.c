@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-/* Each ends with a row without a name. Lists of architectures follow this order. */
-static const tn__arch *const arch_lists[] = {tn__transformers,   tn__dense_families,  tn__moe_families,
-                                             tn__hybrids,        tn__latent_families, tn__sparse_families,
-                                             tn__gemma_families, tn__encoder_families};
-enum { ARCH_LISTS = sizeof arch_lists / sizeof *arch_lists };
+/* Each ends with a row without a name. Lists of architectures follow this order. The last one is found by name only:
+ * its files are no models on their own. */
+static const tn__arch *const arch_lists[] = {tn__transformers,   tn__dense_families,   tn__moe_families,
+                                             tn__hybrids,        tn__latent_families,  tn__sparse_families,
+                                             tn__gemma_families, tn__encoder_families, tn__heads};
+enum { ARCH_LISTS = sizeof arch_lists / sizeof *arch_lists, MODEL_LISTS = ARCH_LISTS - 1 };
 
 /* The row after this one, or the first; NULL at the end. *list is the number of its list. */
 static const tn__arch *next_row(const tn__arch *row, size_t *list) {
@@ -30,7 +31,7 @@ const tn_arch *tn_arch_at(size_t index) {
     size_t list;
     const tn__arch *row = next_row(NULL, &list);
     while (row && index--) row = next_row(row, &list);
-    return row ? &row->info : NULL;
+    return row && list < MODEL_LISTS ? &row->info : NULL;
 }
 
 const tn_arch *tn_arch_find(const char *name) {

@@ -57,6 +57,12 @@
 #define ANY TN__ANY
 #define EMBD h->n_embd
 #define VOCAB h->n_vocab
+#define TEXT_VOCAB tn__n_text_vocab(h)
+#define EAGLE (h->n_target_layers > 0) /* a head that reads states of several layers (arch/heads.c) */
+#define FEATURES tn__feature_width(h)
+#define GUESSED_VOCAB (EAGLE && !c->file ? TN__ANY : h->n_vocab) /* d2t says it */
+#define ATTN_IN (EAGLE ? 2 * EMBD : EMBD)
+#define LAST_NORM_IN (EAGLE ? FEATURES : EMBD)
 #define CTX h->n_ctx_train
 #define TYPES GIVEN(h->n_token_types)
 #define HEADS l->n_head
@@ -180,6 +186,7 @@ const size_t tn__n_common_layer_rows = 0 TN__COMMON_TENSORS(TN_X);
 const size_t tn__n_layer_rows = sizeof tn__layer_rows / sizeof *tn__layer_rows;
 const size_t tn__n_model_rows = sizeof tn__model_rows / sizeof *tn__model_rows;
 
+bool tn__in_head(const char *name) { return strcmp(name, "fc.weight") == 0; }
 bool tn__after_layers(const char *name) { return strncmp(name, "output", 6) == 0 || strncmp(name, "cls", 3) == 0; }
 
 /* ---- Listing ---- */

@@ -24,18 +24,18 @@
 #define TN__COMMON_TENSORS(X)                                                                                   \
     X(attn_norm, "attn_norm.weight", D1(EMBD), NORM, FIRST_NORM)                                                \
     X(attn_norm_b, "attn_norm.bias", D1(EMBD), BIAS, PRE_NORM && HAS_MIXER && HAS(NORM_BIAS))                       \
-    X(attn_norm_2, "attn_norm_2.weight", D1(SECOND_NORM), NORM, MIXES(LIGHTNING) ? true : EITHER(HAS(ATTN_NORM_2)))                              \
+    X(attn_norm_2, "attn_norm_2.weight", D1(SECOND_NORM), NORM, MIXES(LIGHTNING) || EAGLE ? true : EITHER(HAS(ATTN_NORM_2)))                              \
     X(attn_norm_2_b, "attn_norm_2.bias", D1(EMBD), BIAS, EITHER(HAS(ATTN_NORM_2) && HAS(NORM_BIAS)))            \
     X(wqkv, "attn_qkv.weight", D2(EMBD, QKV), MATRIX, FUSED_QKV)                                                \
     X(bqkv, "attn_qkv.bias", D1(QKV), BIAS, EITHER(FUSED_QKV && HAS(QKV_BIAS)))                                 \
     X(sqkv, "attn_qkv.scale", D1(ONE), BIAS, OPTIONAL)                                                          \
-    X(wq, "attn_q.weight", D2(EMBD, WQ), MATRIX, OWN_Q)                                                      \
+    X(wq, "attn_q.weight", D2(ATTN_IN, WQ), MATRIX, OWN_Q)                                                      \
     X(bq, "attn_q.bias", D1(WQ), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sq, "attn_q.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
-    X(wk, "attn_k.weight", D2(EMBD, K), MATRIX, OWN_KV)                                                      \
+    X(wk, "attn_k.weight", D2(ATTN_IN, K), MATRIX, OWN_KV)                                                      \
     X(bk, "attn_k.bias", D1(K), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sk, "attn_k.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
-    X(wv, "attn_v.weight", D2(EMBD, V), MATRIX, OWN_KV)                                                      \
+    X(wv, "attn_v.weight", D2(ATTN_IN, V), MATRIX, OWN_KV)                                                      \
     X(bv, "attn_v.bias", D1(V), BIAS, EITHER(SPLIT_QKV && HAS(QKV_BIAS)))                                       \
     X(sv, "attn_v.scale", D1(ONE), BIAS, OPTIONAL)                                                              \
     X(q_norm, "attn_q_norm.weight", D2(Q_NORM, Q_NORM_HEADS), NORM, ANY_QK_NORM || HAS(Q_GAIN) ? true : OPTIONAL)         \
@@ -108,7 +108,7 @@
 
 /* X(member of tn__weights, name in the file, dimensions, kind, condition). */
 #define TN__COMMON_MODEL_TENSORS(X)                                                                                    \
-    X(tok_embd, "token_embd.weight", D2(EMBD, VOCAB), EMBEDDING, true)                                          \
+    X(tok_embd, "token_embd.weight", D2(EMBD, TEXT_VOCAB), EMBEDDING, EAGLE ? OPTIONAL : true)                                          \
     X(type_embd, "token_types.weight", D2(EMBD, TYPES), EMBEDDING, h->n_token_types > 0)                        \
     X(pos_embd, "position_embd.weight", D2(EMBD, CTX), EMBEDDING, EITHER(HAS(POSITIONS)))                       \
     X(tok_norm, "token_embd_norm.weight", D1(EMBD), NORM, EMBEDDING_NORM)                                         \
@@ -117,11 +117,12 @@
     X(rope_long, "rope_factors_long.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                               \
     X(rope_short, "rope_factors_short.weight", D1(HALF_ROTATED), FACTORS, OPTIONAL)                             \
     X(out_norm, "output_norm.weight", D1(EMBD), NORM, FINAL_NORM && !HAS(ENC_OUTPUT_NORM))                      \
-    X(enc_out_norm, "enc.output_norm.weight", D1(EMBD), NORM, HAS(ENC_OUTPUT_NORM))                             \
+    X(enc_out_norm, "enc.output_norm.weight", D1(LAST_NORM_IN), NORM, HAS(ENC_OUTPUT_NORM) || h->norm_before_fc)                             \
     X(out_norm_b, "output_norm.bias", D1(EMBD), BIAS, FINAL_NORM && HAS(NORM_BIAS))                             \
-    X(output, "output.weight", D2(EMBD, VOCAB), MATRIX, !HAS(ENCODER) ? EITHER(!HAS(TIED)) : false)                            \
+    X(output, "output.weight", D2(EMBD, GUESSED_VOCAB), MATRIX, !HAS(ENCODER) ? EITHER(!HAS(TIED)) : false)                            \
     X(output_b, "output.bias", D1(VOCAB), BIAS, EITHER(HAS(OUTPUT_BIAS)))                                       \
     X(output_s, "output.scale", D1(ONE), BIAS, OPTIONAL)                                                        \
+    X(fc, "fc.weight", D2(FEATURES, EMBD), MATRIX, EAGLE)                                                       \
     X(dense_2, "dense_2.weight", D2(EMBD, ANY), MATRIX, OPTIONAL)                                               \
     X(dense_3, "dense_3.weight", D2(ANY, EMBD), MATRIX, OPTIONAL)                                               \
     X(cls_norm, "cls.norm.weight", D1(EMBD), NORM, OPTIONAL)                                                    \
@@ -174,5 +175,7 @@ extern const size_t tn__n_common_layer_rows, tn__n_layer_rows, tn__n_model_rows;
 
 /* Whether a tensor outside the layers comes after them. */
 bool tn__after_layers(const char *name);
+/* Whether a tensor outside the layers is used with the first layer of a head. */
+bool tn__in_head(const char *name);
 
 #endif

@@ -19,6 +19,8 @@ typedef struct tn__builder {
     tn_tensor *tokens;       /* an input, or the argmax that the step before left on the device */
     tn_tensor *embedding;    /* of the tokens, before the first layer */
     tn_tensor *shared;       /* what the architecture's `begin` computes once for all layers */
+    tn_tensor *layer_states; /* the states before params.state_layers, so far … */
+    int32_t n_layer_states;  /* … and their number */
     tn_tensor *selected;     /* positions that the last indexer selected */
     tn_tensor *router_input; /* what the MoE router of this layer reads; NULL: the input of the experts */
     tn_status status;        /* of tn__append_now */

@@ -144,6 +144,31 @@ static void build_candidates(const tn__builder *b, tn_tensor *logits) {
     set->largest_logits = tn_name(b->a, tn_output(tn_get_rows(b->a, single, set->largest)), "candidates.logits");
 }
 
+/* Copies the state before layer `il`, [width, tokens], if it is among the states that decodes return. It is copied at
+ * once, because layers may add to their input in place. While planning, a layer may stand for others. */
+static void keep_state(tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn_session_params *p = &b->plan->params;
+    while (x && b->n_layer_states < p->n_state_layers && p->state_layers[b->n_layer_states] <= il) {
+        if (x->ne[0] != b->h->n_embd || x->ne[2] != 1) {
+            if (b->status == TN_OK)
+                b->status = tn_fail(TN_E_UNSUPPORTED, "the states before layers of %s models cannot be returned",
+                                    b->arch->info.name);
+            return;
+        }
+        tn_tensor *kept = b->layer_states ? tn_concat(b->a, b->layer_states, x, 0) : tn_dup(b->a, x);
+        if (kept) tn_name(b->a, kept, "states.%d", p->state_layers[b->n_layer_states]);
+        tn__append_now(b, kept);
+        b->layer_states = kept;
+        b->n_layer_states++;
+    }
+}
+
+/* The states that the session returns of all tokens, besides the logits of some. x: before the last norm. */
+static tn_tensor *states_of(const tn__builder *b, tn_tensor *x, tn_tensor *normed) {
+    if (b->layer_states) return b->layer_states;
+    return tn__feature_width(b->h) ? x : normed;
+}
+
 /* From logits, or from what other kinds give. */
 static tn_tensor *finish_result(tn__builder *b, tn_tensor *x, bool argmax, const char *name) {
     if (argmax) {
@@ -171,11 +196,12 @@ static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
         x = tn__receive_state(b, x, b->h->n_vocab, b->set->shape.n_outputs, "logits_received");
         return finish_result(b, x, argmax, names[kind]);
     }
+    tn_tensor *state = x;
     if (w->out_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         x = tn__name_node(b, tn__build_norm(b, x, w->out_norm, w->out_norm_b), "output_norm");
     if (b->plan->params.states) {
         tn_tensor *rows = tn__builder_input(b, TN__INPUT_OUTPUT_ROWS);
-        b->set->states = tn_name(b->a, tn_output(x), "states");
+        b->set->states = tn_name(b->a, tn_output(states_of(b, state, x)), "states");
         if (rows) x = tn__name_node(b, tn_get_rows(b->a, x, rows), "states_wanted");
     }
     if (kind == TN__GRAPH_LOGITS || kind == TN__GRAPH_CANDIDATES || argmax) x = build_head(b, x);
@@ -215,6 +241,7 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     for (int32_t k = 0; k < tn__built_count(p); k++) {
         int32_t il = tn__built_layer(p, k);
         if (!tn__holds_layer(division, il)) continue;
+        keep_state(&b, il, x);
         snprintf(b.suffix, sizeof b.suffix, ".%d", il);
         x = b.arch->layer ? b.arch->layer(&b, il, x) : tn__build_layer(&b, il, x);
         if (p->adapters.directions && p->adapters.directions[il]) {
@@ -224,6 +251,7 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
         tn_name(a, x, "layer.%d", il);
     }
     if (b.arch->end) x = b.arch->end(&b, x);
+    keep_state(&b, INT32_MAX, x);
     set->result = build_result(&b, x);
     TN_TRY(tn_arena_status(a));
     TN_TRY(b.status);

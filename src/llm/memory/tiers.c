@@ -153,7 +153,7 @@ static uint64_t hash_weights(const tn_model *m) {
         const size_t size = TN__MIN((size_t)info->size, (size_t)SAMPLE);
         for (size_t k = 0; k < SAMPLES && size; k++) {
             const size_t offset = ((size_t)info->size - size) / (SAMPLES - 1) * k;
-            if (tn_gguf_read(m->file, info, offset, bytes, size) == TN_OK) h = tn__hash_bytes(bytes, size, h);
+            if (tn_gguf_read(m->all[i].file, info, offset, bytes, size) == TN_OK) h = tn__hash_bytes(bytes, size, h);
         }
     }
     return h;

@@ -33,6 +33,8 @@ static void hash_layers(const tn_session_plan *p, uint64_t *hashes) {
         const int32_t block = m->h.residual_block;
         if (block > 0) x = tn__hash_combine(x, (uint64_t)(i / block) << 1 | (i % block == 0));
         const bool ends_loop = (i + 1) % m->h.n_stored_layers == 0;
+        for (int32_t k = 0; k < p->params.n_state_layers; k++)
+            if (p->params.state_layers[k] == i) x = tn__hash_combine(x, 1 + (uint64_t)k); /* its input is returned */
         hashes[i] = tn__hash_combine(x, (uint64_t)h->no_rope << 1 | ends_loop);
     }
     for (size_t i = 0; i < m->n_all; i++) {

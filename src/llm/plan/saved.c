@@ -72,6 +72,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->n_guess,
                                p->n_branches,
                                p->states,
+                               p->n_state_layers,
                                p->checkpoint_every,
                                (int64_t)p->cache_ram,
                                p->cache_disk ? (int64_t)p->cache_disk_bytes : 0,
@@ -96,6 +97,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
     h = tn__hash_bytes(reals, sizeof reals, h);
     h = tn__hash_combine(h, tn__adapters_params_hash(p));
     h = tn__hash_bytes(p->split, sizeof p->split, h);
+    h = tn__hash_bytes(p->state_layers, (size_t)p->n_state_layers * sizeof *p->state_layers, h);
     for (size_t i = 0; i < p->n_overrides; i++)
         h = hash_string(hash_string(h, p->overrides[i].pattern), p->overrides[i].device);
     return h;

@@ -76,6 +76,13 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     if (p->n_branches < 0 || p->n_branches > 1024)
         return tn_fail(TN_E_INVALID, "%d branches of guesses; must be 0 to 1024", p->n_branches);
     if (!p->n_guess) p->n_branches = 0;
+    if (p->n_state_layers < 0 || p->n_state_layers > TN_STATE_LAYERS_MOST || (p->n_state_layers && !p->states))
+        return tn_fail(TN_E_INVALID, "the states of %d layers; at most %d are possible, and `states` must be set",
+                       p->n_state_layers, TN_STATE_LAYERS_MOST);
+    for (int32_t i = 0; i < p->n_state_layers; i++)
+        if (p->state_layers[i] < (i ? p->state_layers[i - 1] : 0) || p->state_layers[i] > m->h.n_layer)
+            return tn_fail(TN_E_INVALID, "the state before layer %d of %d: layers must ascend from 0 to their number",
+                           p->state_layers[i], m->h.n_layer);
     if (p->states && p->embeddings) return tn_fail(TN_E_INVALID, "`states` cannot be combined with `embeddings`");
     if (p->n_guess && (p->embeddings || !m->h.causal))
         return tn_fail(TN_E_UNSUPPORTED, "guessed tokens need a session that generates text");

@@ -121,6 +121,10 @@ size_t tn__staging_bytes(const tn_session_params *params, bool pipelined, int32_
 /* Number of largest logits per row that batches with `candidates` return; 0: such batches return all logits. */
 int32_t tn__plan_candidates(const tn_session_plan *plan);
 tn_status tn__results_bytes(const tn_session_plan *plan, size_t *bytes);
+/* Floats of a token's hidden states (params.states). */
+static inline int32_t tn__state_row(const tn_session_plan *plan) {
+    return plan->model->h.n_embd * (plan->params.n_state_layers ? plan->params.n_state_layers : 1);
+}
 /* The memory that results are in: one that the first device can write to directly, or NULL for the heap. */
 tn_buffer_type *tn__results_type(const tn_session_plan *plan);
 tn_status tn__embeddings_bytes(const tn_session_plan *plan, size_t *bytes);

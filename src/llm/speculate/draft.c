@@ -18,11 +18,9 @@ typedef struct draft_sequence {
     tn_token guess[TN_GUESS_MOST]; /* as tokens of the text */
     bool lost; /* the text cannot be expressed in the draft's tokens, or does not fit its context */
     /* Of the current proposal. */
-    int32_t row; /* of the draft's logits; -1: its guess has ended */
-    float all;   /* probability that the whole guess is right */
-    /* For trees: for each token of the path the most probable alternative. */
-    tn_token other[TN_GUESS_MOST];
-    float other_prob[TN_GUESS_MOST];
+    int32_t row;             /* of the draft's logits; -1: its guess has ended */
+    float all;               /* probability that the whole guess is right */
+    tn__alternatives others; /* for trees */
     tn__drawer drawer;
 } draft_sequence;
 
@@ -135,8 +133,8 @@ static tn_status draw_token(draft_proposer *p, tn_guess *g, const tn__guess_limi
     if (token < 0 || !tn__guess_keeps(limit, g->n, prob, &q->all)) return TN_OK;
     if (p->n_branches) {
         const tn_token other =
-            tn__row_other(tn_session_logits(p->session, q->row), p->n_vocab, own, &q->other_prob[g->n]);
-        q->other[g->n] = tn__vocabulary_from(&p->map, other);
+            tn__row_other(tn_session_logits(p->session, q->row), p->n_vocab, own, &q->others.probs[g->n]);
+        q->others.tokens[g->n] = tn__vocabulary_from(&p->map, other);
     }
     g->guess[g->n] = token;
     g->probs[g->n++] = prob;
@@ -145,37 +143,6 @@ static tn_status draw_token(draft_proposer *p, tn_guess *g, const tn__guess_limi
     if (!*goes_on) return TN_OK;
     q->guess[q->n_guessed++] = token;
     return add_token(p, g->seq, own, true);
-}
-
-/* Turns the path into a tree: alternatives replace the path's least probable tokens, in the order of
- * the probability that each is reached. */
-static void add_alternatives(const draft_proposer *p, tn_guess *g, int32_t most) {
-    const draft_sequence *q = &p->sequences[g->seq];
-    const tn_guess line = *g;
-    int32_t of_line = 0, n_other = 0, index[1 + TN_GUESS_MOST] = {-1};
-    float all[1 + TN_GUESS_MOST] = {1};
-    bool taken[TN_GUESS_MOST] = {false};
-    for (int32_t k = 0; k < line.n; k++) all[1 + k] = all[k] * line.probs[k];
-    for (g->n = 0; g->n < g->room; g->n++) {
-        int32_t best = -1;
-        for (int32_t k = 0; k <= of_line && k < line.n && n_other < most; k++)
-            if (!taken[k] && q->other[k] >= 0 &&
-                (best < 0 || all[k] * q->other_prob[k] > all[best] * q->other_prob[best]))
-                best = k;
-        const bool extends = of_line < line.n && (best < 0 || all[of_line + 1] >= all[best] * q->other_prob[best]);
-        if (!extends && best < 0) break;
-        const int32_t k = extends ? of_line : best;
-        g->guess[g->n] = extends ? line.guess[k] : q->other[k];
-        g->probs[g->n] = extends ? line.probs[k] : q->other_prob[k];
-        g->parents[g->n] = index[k];
-        if (extends) {
-            index[++of_line] = g->n;
-        } else {
-            taken[k] = true;
-            n_other++;
-        }
-    }
-    g->tree = true;
 }
 
 static tn_status draft_propose(tn__proposer *proposer, tn_guess *guesses, int32_t n, const tn__guess_limit *limit) {
@@ -202,7 +169,8 @@ static tn_status draft_propose(tn__proposer *proposer, tn_guess *guesses, int32_
         }
     } while (any);
     for (int32_t i = 0; i < n && p->n_branches >= n; i++)
-        if (guesses[i].n) add_alternatives(p, &guesses[i], p->n_branches / n);
+        if (guesses[i].n)
+            tn__add_alternatives(limit, &p->sequences[guesses[i].seq].others, &guesses[i], p->n_branches / n);
     return TN_OK;
 }
 

@@ -28,12 +28,13 @@ static const double MARGIN = 1.05;
 static const double UNKNOWN_ROW = 0.02;
 /* Factor for row counts between two measured ones, optimistic for the same reason. */
 static const double UNTRIED = 0.9;
-/* Guessing pauses once its loss exceeds the time of MOST_LOST plain steps, until the loss is half of that. Each
- * plain step reduces the loss by the share REGAINED of its time. */
-static const double MOST_LOST = 8, REGAINED = 0.01;
+/* Guessing pauses once its loss exceeds the time of MOST_LOST plain steps, shared by the sequences, until the loss is
+ * half of that. Each plain step reduces the loss by the share REGAINED of its time. */
+static const double MOST_LOST = 8, LEAST_LOST = 2, REGAINED = 0.01;
 
 void tn__policy_begin(tn__policy *p, const tn_session *session, bool fixed, int32_t n_min) {
-    *p = (tn__policy){.session = session, .fixed = fixed, .n_min = n_min, .slope = 1, .mean = 1};
+    *p = (tn__policy){.session = session, .fixed = fixed, .n_min = n_min, .mean = 1};
+    p->calibration[0].slope = p->calibration[1].slope = 1;
 }
 
 static float log_odds(float prob) {
@@ -42,17 +43,24 @@ static float log_odds(float prob) {
     return logf(within / (1 - within));
 }
 
-/* The acceptance rate of tokens with this confidence, after calibration. */
-static float calibrated(const tn__policy *p, float prob) {
-    return 1 / (1 + expf(-(p->shift + p->slope * log_odds(prob))));
+/* The acceptance rate of tokens with this confidence, after calibration. Alternatives are calibrated apart: a draft's
+ * first choice of 0.3 is usually right, its second of 0.3 hardly ever. */
+static float calibrated(const tn__policy *p, float prob, bool alternative) {
+    const tn__calibration *c = &p->calibration[alternative];
+    return 1 / (1 + expf(-(c->shift + c->slope * log_odds(prob))));
 }
 
-static void correct(tn__policy *p, float prob, bool right) {
+float tn__guess_sure(const tn__guess_limit *limit, float prob, bool alternative) {
+    return limit->policy->fixed ? prob : calibrated(limit->policy, prob, alternative);
+}
+
+static void correct(tn__policy *p, float prob, bool alternative, bool right) {
     static const float shift_rate = 0.2f, slope_rate = 0.1f, mean_rate = 0.05f, steepest = 2;
-    const float error = (right ? 1.0f : 0.0f) - calibrated(p, prob);
-    p->shift += shift_rate * error;
-    p->mean += mean_rate * ((right ? 1.0f : 0.0f) - p->mean);
-    p->slope = TN__MAX(TN__MIN(p->slope + slope_rate * error * log_odds(prob), steepest), 0);
+    tn__calibration *c = &p->calibration[alternative];
+    const float error = (right ? 1.0f : 0.0f) - calibrated(p, prob, alternative);
+    c->shift += shift_rate * error;
+    c->slope = TN__MAX(TN__MIN(c->slope + slope_rate * error * log_odds(prob), steepest), 0);
+    if (!alternative) p->mean += mean_rate * ((right ? 1.0f : 0.0f) - p->mean);
 }
 
 /* An optimistic estimate for row counts that were measured long ago or only a few times, so that they are tried
@@ -87,10 +95,12 @@ void tn__policy_round(tn__policy *p, const tn__round *r) {
     if (r->n_seqs < 1 || r->n_tokens < r->n_seqs || plain <= 0) return;
     const bool guessed = r->n_drafted + r->n_guessed > 0;
     const double usual = p->session->steps[r->n_seqs + r->n_guessed].ns + tn__policy_guess_ns(p) * r->n_drafted;
-    const double same = plain * r->n_tokens / r->n_seqs, took = tn__undisturbed(r->ns, usual);
+    /* After a pause a draft model first has to process the text of the pause: that is no disturbance. */
+    const double same = plain * r->n_tokens / r->n_seqs, took = p->resumed ? r->ns : tn__undisturbed(r->ns, usual);
+    const double most = TN__MAX(MOST_LOST / r->n_seqs, LEAST_LOST) * plain; /* a round tells more of many sequences */
     p->lost = TN__MAX(p->lost + (guessed ? took - same : -REGAINED * took), 0);
-    if (p->lost > MOST_LOST * plain) p->paused = true;
-    if (p->lost < MOST_LOST * plain / 2) p->paused = false;
+    if (p->lost > most) p->paused = true;
+    if (p->lost < most / 2) p->paused = false;
     if (!guessed) return;
     p->made.tokens = fading * p->made.tokens + r->n_tokens;
     p->made.ns = fading * p->made.ns + took;
@@ -129,7 +139,7 @@ tn__guess_limit tn__policy_limit(const tn__policy *p, int32_t n, float p_min) {
 
 bool tn__guess_keeps(const tn__guess_limit *limit, int32_t n_guessed, float prob, float *all) {
     if (prob < limit->p_min) return false;
-    *all *= limit->policy->fixed ? prob : calibrated(limit->policy, prob);
+    *all *= tn__guess_sure(limit, prob, false);
     return !n_guessed || *all >= limit->check;
 }
 
@@ -147,7 +157,7 @@ static double expect_tokens(const tn__policy *p, const tn_guess *guesses, int32_
         double all[1 + TN_GUESS_MOST] = {1}; /* the sampled token is right */
         for (int32_t k = 0; k < TN__MIN(guesses[i].n, length); k++) {
             const int32_t parent = guesses[i].tree ? guesses[i].parents[k] : k - 1;
-            all[1 + k] = all[1 + parent] * calibrated(p, guesses[i].probs[k]);
+            all[1 + k] = all[1 + parent] * calibrated(p, guesses[i].probs[k], tn__guess_is_other(&guesses[i], k));
             tokens += all[1 + k];
             ++*rows;
         }
@@ -194,7 +204,7 @@ void tn__policy_learn(tn__policy *p, const tn_guess *guess, int32_t n_accepted) 
     for (int32_t i = 0; !guess->tree && i < n_accepted; i++) right[1 + i] = true;
     for (int32_t i = 0; i < guess->n; i++) {
         if (!right[1 + (guess->tree ? guess->parents[i] : i - 1)]) continue; /* not reached */
-        correct(p, guess->probs[i], right[1 + i]);
+        correct(p, guess->probs[i], tn__guess_is_other(guess, i), right[1 + i]);
     }
 }
 

@@ -17,12 +17,16 @@ typedef struct tn__guess_limit {
 /* Whether a token with this confidence is worth verifying after n_guessed others. `all`: probability that the whole
  * guess is right, initially 1. */
 bool tn__guess_keeps(const tn__guess_limit *limit, int32_t n_guessed, float prob, float *all);
+/* The probability that a token with this confidence is right, given that those before it are. */
+float tn__guess_sure(const tn__guess_limit *limit, float prob, bool alternative);
 /* Whether another token is worth guessing. */
 bool tn__guess_goes_on(const tn__guess_limit *limit, float all);
 
 typedef struct tn__proposer_class {
     /* Fills guess, probs and n of every entry, up to its `room` and the limit. */
     tn_status (*propose)(tn__proposer *proposer, tn_guess *guesses, int32_t n, const tn__guess_limit *limit);
+    /* The guess was verified: guess->at. NULL: the proposer does not need to know. */
+    void (*checked)(tn__proposer *proposer, const tn_guess *guess);
     void (*forget)(tn__proposer *proposer, int32_t seq);
     void (*free)(tn__proposer *proposer);
     bool costly; /* guessing takes considerable time: it is not called while guesses do not pay off */
@@ -35,8 +39,22 @@ struct tn__proposer {
 
 tn_status tn__ngram_new(const tn_session_params *session, const tn_spec_params *params, tn__proposer **out);
 size_t tn__ngram_bytes(const tn_session_params *session, const tn_spec_params *params);
-tn_status tn__mtp_new(tn_session *session, const tn_spec_params *params, tn__proposer **out);
+tn_status tn__head_new(tn_session *session, const tn_spec_params *params, tn__proposer **out);
 tn_status tn__draft_new(tn_session *session, const tn_spec_params *params, tn__proposer **out);
+
+/* ---- Trees (tree.c) ---- */
+
+/* For each token of a path the most probable alternative; -1: there is none. */
+typedef struct tn__alternatives {
+    tn_token tokens[TN_GUESS_MOST];
+    float probs[TN_GUESS_MOST];
+} tn__alternatives;
+/* Turns a path into a tree with at most `most` branches: alternatives replace the path's least probable tokens, in
+ * the order of the probability that each is reached. */
+void tn__add_alternatives(const tn__guess_limit *limit, const tn__alternatives *others, tn_guess *guess,
+                          int32_t most);
+/* Whether token i of a tree has an earlier sibling. */
+bool tn__guess_is_other(const tn_guess *guess, int32_t i);
 
 /* ---- Drawing (draw.c): the next token of a guess from a row of logits ---- */
 
@@ -59,16 +77,21 @@ float tn__row_prob(const float *row, int32_t n, tn_token token);
 
 /* ---- Policy (policy.c): how long guesses are ---- */
 
+/* Log odds of acceptance = shift + slope × log odds of the confidence. */
+typedef struct tn__calibration {
+    float shift, slope;
+} tn__calibration;
+
 typedef struct tn__policy {
     const tn_session *session;
     bool fixed;
     int32_t n_min;
-    float shift, slope;     /* calibration: log odds of acceptance = shift + slope × log odds of the confidence */
-    float mean;             /* mean acceptance rate */
-    tn__step_time guessing; /* time per token of costly proposers */
-    double lost;            /* time of rounds with guesses beyond that of plain steps for the same tokens */
-    bool paused;            /* `lost` is too high */
-    bool guessed, resumed;  /* the last round had guesses; this one has guesses, and the last had none */
+    tn__calibration calibration[2]; /* of first choices; of alternatives in trees */
+    float mean;                     /* mean acceptance rate */
+    tn__step_time guessing;         /* time per token of costly proposers */
+    double lost;                    /* time of rounds with guesses beyond that of plain steps for the same tokens */
+    bool paused;                    /* `lost` is too high */
+    bool guessed, resumed;          /* the last round had guesses; this one has guesses, and the last had none */
     struct {
         double tokens, ns;
     } made;           /* in the last rounds with guesses */

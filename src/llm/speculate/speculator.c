@@ -66,7 +66,8 @@ static tn_status make_proposer(tn_speculator *s) {
     switch (s->params.kind) {
     case TN_SPEC_NGRAM: return tn__ngram_new(&s->session->plan->params, &s->params, &s->proposer);
     case TN_SPEC_DRAFT: return tn__draft_new(s->session, &s->params, &s->proposer);
-    case TN_SPEC_MTP: return tn__mtp_new(s->session, &s->params, &s->proposer);
+    case TN_SPEC_MTP:
+    case TN_SPEC_EAGLE3: return tn__head_new(s->session, &s->params, &s->proposer);
     default: return TN_OK;
     }
 }
@@ -239,6 +240,7 @@ void tn_speculator_checked(tn_speculator *s, const tn_guess *g, int32_t n_accept
     }
     const double plain = tn__policy_step_ns(&s->policy, 1), step = tn__policy_step_ns(&s->policy, 1 + g->n);
     if (plain > 0) x->saved_ns += (int64_t)((1 + n_accepted) * plain - step - tn__policy_guess_ns(&s->policy) * g->n);
+    if (s->proposer && s->proposer->class->checked) s->proposer->class->checked(s->proposer, g);
     tn__policy_learn(&s->policy, g, n_accepted);
     tn__count_accepted(s->session, n_accepted);
 }

@@ -19,8 +19,7 @@ static bool same_text(const tn_tokenizer *a, tn_token x, const tn_tokenizer *b, 
     return n == m && memcmp(s, t, n) == 0;
 }
 
-/* Padding tokens at the end of a vocabulary are ignored. */
-static bool all_the_same(const tn_tokenizer *a, const tn_tokenizer *b) {
+bool tn__vocabulary_same(const tn_tokenizer *a, const tn_tokenizer *b) {
     const int32_t n = TN__MIN(tn_tokenizer_size(a), tn_tokenizer_size(b));
     const int32_t most = TN__MAX(tn_tokenizer_size(a), tn_tokenizer_size(b));
     if (most - n > most / 100) return false;
@@ -77,7 +76,7 @@ tn_status tn__vocabulary_map_new(const tn_tokenizer *a, const tn_tokenizer *b, i
         return m->same ? TN_OK
                        : tn_fail(TN_E_INVALID, "vocabularies of %d and %d tokens, and one has no texts", n_a, n_b);
     }
-    if (all_the_same(a, b)) {
+    if (tn__vocabulary_same(a, b)) {
         m->same = true;
         m->n_to = m->n_from = TN__MIN(n_a, n_b);
         return TN_OK;

@@ -12,6 +12,8 @@ typedef struct tn__vocabulary_map {
     size_t bytes;
 } tn__vocabulary_map;
 
+/* Whether all tokens have the same texts; padding at the end of a vocabulary is ignored. */
+bool tn__vocabulary_same(const tn_tokenizer *first, const tn_tokenizer *other);
 /* TN_E_INVALID: they have less than half of the smaller one in common. */
 tn_status tn__vocabulary_map_new(const tn_tokenizer *first, const tn_tokenizer *other, int32_t n_first,
                                  int32_t n_other, tn__vocabulary_map *map);

@@ -132,6 +132,7 @@ typedef struct tiny_weights {
     bool writing; /* otherwise the tensors are declared */
     bool tied;
     uint64_t state;
+    const tiny_options *options;
 } tiny_weights;
 
 /* Roughly normal with variance 1: the sum of four uniform numbers (of splitmix64). */
@@ -184,22 +185,57 @@ static tn_status visit_tiny_tensor(void *user, const tn_arch_tensor *made) {
     return status;
 }
 
+/* The tokens that a head guesses: spread over the vocabulary. */
+static tn_status visit_guessed_tokens(tiny_weights *w, uint32_t n, uint32_t vocab) {
+    const int64_t ne[] = {n};
+    if (!w->writing) return tn_gguf_writer_add(w->writer, "d2t", TN_I64, 1, ne);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t token = i * vocab / n;
+        TN_TRY(tn_gguf_writer_write(w->writer, &token, sizeof token));
+    }
+    return TN_OK;
+}
+
+/* Tensors that a head may take from its model. */
+static tn_status visit_own_ends(const struct layout *l, tiny_weights *w) {
+    const tiny_options *o = w->options;
+    const int64_t guessed = o->guessed ? o->guessed : l->vocab;
+    const tn_arch_tensor embedding = {
+        .name = "token_embd.weight", .kind = TN_ARCH_EMBEDDING, .n_dims = 2, .ne = {l->width, l->vocab, 1, 1}};
+    const tn_arch_tensor output = {
+        .name = "output.weight", .kind = TN_ARCH_MATRIX, .n_dims = 2, .ne = {l->width, guessed, 1, 1}};
+    w->tied = false;
+    if (!o->borrows) TN_TRY(visit_tiny_tensor(w, &embedding));
+    if (!o->borrows || o->guessed) TN_TRY(visit_tiny_tensor(w, &output));
+    return o->guessed ? visit_guessed_tokens(w, o->guessed, l->vocab) : TN_OK;
+}
+
 static tn_status visit_tiny_tensors(const struct layout *l, uint32_t labels, tiny_weights *w) {
     const tn_arch_tensor head = {
         .name = "cls.output.weight", .kind = TN_ARCH_MATRIX, .n_dims = 2, .ne = {l->width, labels, 1, 1}};
     TN_TRY(layout_tensors(w->writer, visit_tiny_tensor, w));
+    if (w->options->target_width) return visit_own_ends(l, w);
     return labels ? visit_tiny_tensor(w, &head) : TN_OK;
 }
 
 static tn_status write_tiny(tn_gguf_writer *writer, const struct layout *l, const tiny_options *o) {
-    tiny_weights w = {
-        .writer = writer, .type = o->type, .tied = l->traits & TN_ARCH_TIED, .state = o->seed * 0x2545f4914f6cdd1du};
+    tiny_weights w = {.writer = writer,
+                      .type = o->type,
+                      .tied = l->traits & TN_ARCH_TIED,
+                      .state = o->seed * 0x2545f4914f6cdd1du,
+                      .options = o};
     TN_TRY(layout_keys(l, writer));
     TN_TRY(layout_synthetic_keys(l, writer));
     TN_TRY(tn_gguf_writer_set_cstr(writer, "general.name", "tiny"));
     char key[128];
     snprintf(key, sizeof key, "%s.nextn_predict_layers", l->arch->name);
     if (o->nextn) TN_TRY(tn_gguf_writer_set_u32(writer, key, o->nextn));
+    if (o->target_width) {
+        TN_TRY(tn_gguf_writer_set_array(writer, "eagle3.target_layers", TN_GGUF_U32, o->target_layers, 3));
+        TN_TRY(tn_gguf_writer_set_u32(writer, "eagle3.target_hidden_size", o->target_width));
+        TN_TRY(tn_gguf_writer_set_bool(writer, "eagle3.norm_before_fc", o->norm_before_fc));
+        TN_TRY(tn_gguf_writer_set_bool(writer, "eagle3.norm_before_residual", o->norm_before_residual));
+    }
     if (o->tokenizer) TN_TRY(set_tiny_tokenizer(writer, l->vocab, l->traits & TN_ARCH_ENCODER));
     TN_TRY(visit_tiny_tensors(l, o->labels, &w));
     TN_TRY(tn_gguf_writer_begin(writer));

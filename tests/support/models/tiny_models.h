@@ -19,6 +19,10 @@ typedef struct tiny_options {
     bool tokenizer;                             /* printable ASCII can be encoded; otherwise there is none */
     uint32_t nextn;                             /* further layers, which predict further tokens */
     uint32_t labels;                            /* of an encoder's classifier */
+    /* Of an EAGLE-3 head (arch "eagle3", one layer): the width of its model, three layers of it, tokens that it
+     * guesses (0: all), and whether it takes embedding and output matrix from its model. */
+    uint32_t target_width, target_layers[3], guessed;
+    bool borrows, norm_before_fc, norm_before_residual;
     uint64_t seed;
 } tiny_options;
 

@@ -28,9 +28,9 @@ struct dialog {
     int32_t keep;               /* tokens that then stay at least; negative: the prompt */
     int dropped;                /* messages removed because the context was full */
     tn_speculator *speculator;  /* who guesses, or NULL */
-    tn_guess guess; /* of the last decode: of its tokens `n_right` are in `cached`, the rest is unchecked */
-    int32_t n_right;
-    int32_t row; /* of the logits after the last token in `cached` */
+    tn_guess guess;      /* of the last decode: of its tokens `n_right` are in `cached`, the rest is unchecked */
+    int32_t n_right, at; /* at: the last of them in the guess, -1: none */
+    int32_t row;         /* of the logits after the last token in `cached` */
 };
 
 /* `template` is Jinja, "chatml", or NULL for the model's own. Returns an exit code. */

@@ -86,10 +86,12 @@ static bool can_cut(const struct dialog *d) {
 static tn_status settle_guess(struct dialog *d) {
     const int32_t n = d->guess.n;
     if (!d->speculator || !d->guess.tokens) return TN_OK;
+    d->guess.at = d->at;
+    const int32_t branch = tn_guess_branch(&d->guess, d->at);
     tn_speculator_checked(d->speculator, &d->guess, d->n_right);
     d->guess.tokens = NULL;
     d->guess.n = 0;
-    return d->n_right < n ? tn_session_seq_rewind(d->session, 0, (int32_t)d->cached.count) : TN_OK;
+    return d->n_right < n ? tn_session_seq_take_branch(d->session, 0, branch, (int32_t)d->cached.count) : TN_OK;
 }
 
 /* Keeps the first `count` tokens of the cache. An interrupted decode may have left cells after them. */
@@ -211,6 +213,7 @@ static tn_status finish_reply(struct reply_writer *w) {
 static tn_status decode_with_guess(struct dialog *d, tn_token token) {
     const int32_t held = (int32_t)d->cached.count, left = (int32_t)context_size(d) - 1 - held;
     tn_token tokens[1 + TN_GUESS_MOST];
+    int32_t parents[1 + TN_GUESS_MOST];
     bool outputs[1 + TN_GUESS_MOST], guesses[1 + TN_GUESS_MOST];
     TN_TRY(tokens_append(&d->cached, &token, 1));
     d->cached.count--; /* it may fail */
@@ -224,26 +227,31 @@ static tn_status decode_with_guess(struct dialog *d, tn_token token) {
         tokens[i] = i ? d->guess.guess[i - 1] : token;
         outputs[i] = true;
         guesses[i] = i > 0;
+        parents[i] = i && d->guess.tree ? d->guess.parents[i - 1] + 1 : -1;
     }
     const tn_batch batch = {.n_tokens = n,
                             .tokens = tokens,
                             .outputs = outputs,
                             .guesses = guesses,
+                            .parents = d->guess.tree ? parents : NULL,
                             .argmax = tn_sampler_is_greedy(d->sampler),
                             .candidates = true};
     TN_TRY(tn_session_decode(d->session, &batch));
     d->cached.count++;
     d->n_right = d->row = 0;
+    d->at = -1;
     return TN_OK;
 }
 
 /* The sampled token becomes part of the cache: it is there already if it was guessed. */
 static tn_status add_sampled(struct dialog *d, tn_token token) {
     if (!d->speculator) return decode_tokens(d, &token, 1);
-    if (d->n_right < d->guess.n && d->guess.guess[d->n_right] == token) {
+    const int32_t found = d->guess.tokens ? tn_guess_find(&d->guess, d->at, token) : -1;
+    if (found >= 0) {
         TN_TRY(tokens_append(&d->cached, &token, 1));
         d->n_right++;
-        d->row++;
+        d->at = found;
+        d->row = 1 + found;
         return TN_OK;
     }
     TN_TRY(settle_guess(d));

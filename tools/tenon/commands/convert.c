@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct conversion {
-    struct hf_model model;
+    struct hf_model model, target; /* target: the model of an EAGLE-3 head */
     struct hf_weights *weights;
     const struct mix *mix;
     struct mix_model rules;
@@ -76,10 +76,20 @@ static tn_status add_converted_tensor(void *user, const tn_arch_tensor *wanted) 
 static tn_status convert_model(struct conversion *c, const struct args *args) {
     const char *type = args_text(args, "type"), *out = args->values[1];
     TN_TRY(hf_model_open(args->values[0], &c->model));
+    const struct hf_model *vocabulary = &c->model;
+    if (hf_is_eagle3(&c->model)) {
+        const char *base = args_text(args, "base");
+        if (!base)
+            return tn_fail(TN_E_INVALID, "%s is an EAGLE-3 head: name the folder of its model with --base",
+                           args->values[0]);
+        TN_TRY(hf_model_open(base, &c->target));
+        TN_TRY(hf_eagle3_target(&c->model, &c->target));
+        vocabulary = &c->target;
+    }
     if (args_flag(args, "vocab-only")) {
         TN_TRY(tn_gguf_writer_new(out, NULL, &c->writer));
         TN_TRY(hf_model_keys(&c->model, c->writer));
-        TN_TRY(hf_vocab_keys(&c->model, args_text(args, "pre"), c->writer));
+        TN_TRY(hf_vocab_keys(vocabulary, args_text(args, "pre"), c->writer));
         TN_TRY(tn_gguf_writer_begin(c->writer));
         return tn_gguf_writer_finish(c->writer);
     }
@@ -102,8 +112,11 @@ static tn_status convert_model(struct conversion *c, const struct args *args) {
     TN_TRY(tn_gguf_writer_set_u32(c->writer, "general.file_type", c->mix->file_type));
     if (tn_type_is_quantized(c->mix->type))
         TN_TRY(tn_gguf_writer_set_u32(c->writer, "general.quantization_version", 2));
-    TN_TRY(hf_vocab_keys(&c->model, args_text(args, "pre"), c->writer));
+    TN_TRY(hf_vocab_keys(vocabulary, args_text(args, "pre"), c->writer));
     TN_TRY(layout_tensors(c->writer, add_converted_tensor, c));
+    const tn_arch_tensor tokens = {
+        .name = "d2t", .n_dims = 1, .ne = {hf_weights_guessed_tokens(c->weights), 1, 1, 1}};
+    if (tokens.ne[0]) TN_TRY(add_converted_tensor(c, &tokens));
     TN_TRY(tn_gguf_writer_begin(c->writer));
     struct tensor_writer task = {.tensors = c->tensors,
                                  .tensor_count = c->count,
@@ -143,6 +156,7 @@ static int run_convert(const struct args *args) {
     tn_gguf_writer_free(c.writer);
     hf_weights_close(c.weights);
     hf_model_close(&c.model);
+    if (c.target.folder) hf_model_close(&c.target);
     tn_free(c.tensors);
     return status == TN_OK ? EXIT_OK : fail_status(status, "convert");
 }
@@ -171,7 +185,8 @@ static const struct option options[] = {
     {.name = "base",
      .value = "FOLDER",
      .kind = OPTION_TEXT,
-     .help = "of a LoRA adapter: the folder of its model, of which config.json is read"},
+     .aliases = "--target-model-dir",
+     .help = "of a LoRA adapter or an EAGLE-3 head: the folder of its model"},
     OPTION_THREADS,
     OPTION_FORCE,
     {0},
@@ -190,9 +205,11 @@ const struct command command_convert = {
                "tenon help --architectures lists the model classes that can be converted. "
                "Of vision models only the language model is converted.\n\n"
                "A PEFT folder, with adapter_config.json and adapter_model.safetensors, becomes a LoRA adapter for "
-               "--lora and tenon lora.",
+               "--lora and tenon lora. The folder of an EAGLE-3 head becomes a file for --model-draft; its tokenizer "
+               "is that of its model.",
     .examples = "tenon convert ./Qwen3-0.6B qwen3.gguf\n"
                 "tenon convert ./Llama-3.2-1B-Instruct llama.gguf --type Q4_K_M\n"
-                "tenon convert ./my-adapter adapter.gguf --base ./Qwen3-0.6B\n",
+                "tenon convert ./my-adapter adapter.gguf --base ./Qwen3-0.6B\n"
+                "tenon convert ./EAGLE3-LLaMA3.1 head.gguf --base ./Llama-3.1-8B-Instruct\n",
     .run = run_convert,
 };

@@ -325,6 +325,8 @@ static int run_plan(const struct args *args) {
     if (args_flag(args, "serve")) {
         const int32_t n_slots = args_given(args, "seqs") ? s.params.n_seqs : SERVE_SLOTS;
         serving_params(&s.params, n_slots, args);
+    } else {
+        s.params.n_branches *= s.params.n_seqs;
     }
     s.params.embeddings = args_flag(args, "embeddings");
     const tn_model_params model_params = model_params_from(args);

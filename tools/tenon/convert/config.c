@@ -361,9 +361,9 @@ static const struct config_family config_families[] = {
 };
 
 static const struct config_family *find_family(const char *arch) {
-    static const struct config_family *const lists[] = {config_families,        dense_config_families,
-                                                        moe_config_families,    hybrid_config_families,
-                                                        latent_config_families, encoder_config_families};
+    static const struct config_family *const lists[] = {
+        config_families,        dense_config_families,   moe_config_families, hybrid_config_families,
+        latent_config_families, encoder_config_families, head_config_families};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         for (const struct config_family *f = lists[i]; f->arch; f++)
             if (strcmp(f->arch, arch) == 0) return f;
@@ -436,6 +436,12 @@ static tn_status find_class(struct hf_model *m) {
             "%s: models of the class %s cannot be converted (tenon help --architectures lists those that can)",
             m->folder, name);
     m->config = m->root;
+    if (json_object_get(m->root, "draft_vocab_size")) { /* some heads have the class of a model */
+        m->layout.arch = tn_arch_find("eagle3");
+        json_t *layer = json_object_get(m->root, "transformer_layer_config");
+        if (layer) m->config = layer;
+        return TN_OK;
+    }
     if (m->class->traits & TN_ARCH_HF_NESTED) {
         json_t *text = json_object_get(m->root, "text_config");
         if (text) m->config = text;

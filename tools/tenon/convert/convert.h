@@ -23,13 +23,14 @@ struct hf_model {
     int32_t rope_sections[4]; /* pairs of a head for each of the four positions of a picture's token; 0: none */
     float *rope_factors;      /* rotated/2 floats, or long then short: twice that; NULL when there are none */
     bool rope_long_short;
-    bool *window_layers;     /* which layers use the window; NULL: as the architecture defines */
-    bool lists_windows;      /* files list them in any case */
-    uint32_t first_position; /* rows of the matrix of positions before the first one */
-    bool answers_yes;        /* a reranker that answers "yes" or "no" */
-    int64_t answers[2];      /* these tokens */
-    const char *activation;  /* hidden_activation, where files of the architecture say it; NULL: they do not */
-    const char *task;        /* whose adapter in the folder is added to the weights; NULL: none */
+    bool *window_layers;           /* which layers use the window; NULL: as the architecture defines */
+    bool lists_windows;            /* files list them in any case */
+    uint32_t first_position;       /* rows of the matrix of positions before the first one */
+    bool answers_yes;              /* a reranker that answers "yes" or "no" */
+    int64_t answers[2];            /* these tokens */
+    const struct hf_model *target; /* of an EAGLE-3 head: its model */
+    const char *activation;        /* hidden_activation, where files of the architecture say it; NULL: they do not */
+    const char *task;              /* whose adapter in the folder is added to the weights; NULL: none */
 };
 
 /* config.c: reads config.json into the layout. TN_E_UNSUPPORTED for unknown classes and settings. */
@@ -57,7 +58,7 @@ struct config_family {
     tn_status (*order)(const struct hf_model *model, const char *base, const char *hf, struct recipe *recipe);
 };
 extern const struct config_family dense_config_families[], moe_config_families[], hybrid_config_families[],
-    latent_config_families[], encoder_config_families[];
+    latent_config_families[], encoder_config_families[], head_config_families[];
 /* embedding.c: whether the source `hf` is that of a classifier; the tensor gets the shape that its rows have. */
 bool hf_model_has_classifier(const struct hf_model *model, const char *hf, tn_arch_tensor *tensor);
 /* Sets the keys of models that embed and rank texts: pooling, labels, prompts. */
@@ -89,11 +90,19 @@ tn_status hf_nextn_find(struct hf_model *model, struct safetensors *set);
  * names, and with model->task its adapter is added to them. */
 tn_status hf_tasks_find(const struct hf_model *model, struct safetensors *set);
 
+/* eagle3.c: heads that guess the tokens of another model. */
+bool hf_is_eagle3(const struct hf_model *model);
+tn_status hf_eagle3_find(struct hf_model *model, struct safetensors *set); /* names its layer like other layers */
+/* The model that the head belongs to. It must outlive the head. */
+tn_status hf_eagle3_target(struct hf_model *model, const struct hf_model *target);
+
 /* tensors.c: the source of each GGUF tensor. */
 tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set TN_ARCH_TIED */
 void hf_weights_close(struct hf_weights *weights);
 /* Whether the folder has a source for an optional tensor; its dimensions become those of the source. */
 bool hf_weights_has(struct hf_weights *weights, tn_arch_tensor *tensor);
+/* Elements of the list of tokens that a head guesses; 0: there is no list. */
+int64_t hf_weights_guessed_tokens(struct hf_weights *weights);
 /* Whether a layer of a model with experts has a dense feed-forward part instead. */
 bool hf_weights_dense_layer(struct hf_weights *weights, int layer);
 /* The only value of a tensor of the folder: "layers.L.mlp.act_fn.beta", L standing for the layer. */

@@ -35,6 +35,7 @@ struct recipe {
     bool plus_one;
     bool elements;         /* rows of one element: a vector for each matrix */
     bool blocks;           /* MXFP4: sources are blocks and scales */
+    bool tokens;           /* a list of token numbers, stored as their distances from 0, 1, 2 … */
     const float *constant; /* the values themselves; no source */
 };
 

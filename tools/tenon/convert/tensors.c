@@ -115,6 +115,23 @@ static tn_status read_blocks(const struct hf_weights *w, const struct recipe *p,
     return status;
 }
 
+/* Numbers of tokens, from their distances to the number of the element. */
+static tn_status read_token_list(const struct hf_weights *w, const struct recipe *p, int64_t *out) {
+    const struct safetensors_tensor *t = p->sources[0];
+    const int64_t n_vocab = w->model->layout.vocab;
+    for (int64_t i = 0; i < p->columns; i++) {
+        int32_t narrow = 0;
+        const bool wide = t->type == ST_I64;
+        const size_t size = wide ? sizeof *out : sizeof narrow;
+        TN_TRY(safetensors_bytes(w->set, t, (uint64_t)i * size, size, wide ? (void *)&out[i] : &narrow));
+        out[i] = (wide ? out[i] : narrow) + i;
+        if (out[i] < 0 || out[i] >= n_vocab)
+            return tn_fail(TN_E_FORMAT, "element %" PRId64 " of \"%s\" is token %" PRId64 " of %" PRId64, i, t->name,
+                           out[i], n_vocab);
+    }
+    return TN_OK;
+}
+
 /* Orders the columns of rows and computes what the file has instead of the source's values. */
 static tn_status change_values(const struct recipe *p, int64_t first, int64_t count, float *out) {
     const int64_t n = p->elements ? p->rows : p->columns;
@@ -142,6 +159,7 @@ tn_status hf_weights_rows(void *user, size_t tensor, int64_t first, int64_t coun
         return TN_OK;
     }
     if (p->blocks) return read_blocks(w, p, first, count, out);
+    if (p->tokens) return read_token_list(w, p, out);
     TN_TRY(p->elements ? read_vectors(w, p, first, count, out) : read_matrix_rows(w, p, first, count, out));
     return change_values(p, first, count, out);
 }
@@ -386,6 +404,27 @@ static void free_recipe(struct recipe *p) {
     tn_free(p->row_scale);
 }
 
+int64_t hf_weights_guessed_tokens(struct hf_weights *w) {
+    const struct safetensors_tensor *t = hf_is_eagle3(w->model) ? safetensors_find(w->set, "d2t") : NULL;
+    return t ? t->count : 0;
+}
+
+static tn_status add_token_list(struct hf_weights *w, struct recipe *p) {
+    struct safetensors_tensor *t = safetensors_find(w->set, "d2t");
+    if (!t || t->count != p->columns || (t->type != ST_I64 && t->type != ST_I32))
+        return tn_fail(TN_E_TYPE, "%s: \"d2t\" is not a list of %" PRId64 " whole numbers", w->model->folder,
+                       p->columns);
+    p->tokens = true;
+    p->source_count = 1;
+    p->sources = tn_calloc(1, sizeof(struct safetensors_tensor *));
+    if (!p->sources) return TN_E_NOMEM;
+    p->sources[0] = t;
+    t->used = true;
+    const tn_status status = add_recipe(w, p);
+    if (status != TN_OK) free_recipe(p);
+    return status;
+}
+
 tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, const int64_t *ne, tn_type *raw) {
     const struct tensor_name n = split_tensor_name(name);
     const char *base = n.base, *ending = n.ending;
@@ -397,6 +436,10 @@ tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, con
         bool second = strcmp(base, "rope_factors_short") == 0;
         p.constant = w->model->rope_factors + (second ? ne[0] : 0);
         return add_recipe(w, &p);
+    }
+    if (strcmp(name, "d2t") == 0) {
+        *raw = TN_I64;
+        return add_token_list(w, &p);
     }
     struct hf_source source = {0};
     if (!find_source(w, base, n.layer, ending, &source))
@@ -438,6 +481,7 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     tn_status status = safetensors_open(model->folder, &w->set);
     if (status == TN_OK) status = hf_nextn_find(model, w->set);
     if (status == TN_OK) status = hf_tasks_find(model, w->set);
+    if (status == TN_OK) status = hf_eagle3_find(model, w->set);
     json_t *quantized = json_object_get(model->root, "quantization_config");
     if (!quantized) quantized = json_object_get(model->config, "quantization_config");
     if (status == TN_OK) status = packed_weights_find(w->set, quantized);
@@ -449,6 +493,7 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     /* Tied if the configuration says so, or if it says nothing and there is no output matrix. */
     json_t *tie = json_object_get(model->config, "tie_word_embeddings");
     if (!tie) tie = json_object_get(model->root, "tie_word_embeddings");
+    if (hf_is_eagle3(model)) tie = NULL; /* that of its model */
     struct hf_source source = {0};
     bool output = find_source(w, "output", 0, "weight", &source);
     if (json_is_true(tie) || (!tie && !output)) model->layout.traits |= TN_ARCH_TIED;

@@ -61,10 +61,11 @@ int speculation_print_plan(const struct args *args, tn_model *model, const tn_se
     int code = speculation_read(args, &spec);
     if (code || spec.kind == TN_SPEC_NONE) return code;
     tn_status status = TN_OK;
-    if (spec.kind == TN_SPEC_DRAFT || spec.kind == TN_SPEC_MTP) {
+    if (speculation_has_draft(spec.kind)) {
         const char *path = args_text(args, "model-draft");
         speculation_draft_params(args, params, &p);
-        const tn_model_params how = {.head = spec.kind == TN_SPEC_MTP};
+        const tn_model_params how = {.head = spec.kind == TN_SPEC_MTP,
+                                     .target = spec.kind == TN_SPEC_EAGLE3 ? model : NULL};
         status = tn_model_open(path ? path : tn_gguf_path(tn_model_file(model)), &how, &draft);
         if (status == TN_OK) status = tn_session_plan_new(draft, &p, &plan);
         if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
@@ -80,7 +81,7 @@ int speculation_print_plan(const struct args *args, tn_model *model, const tn_se
         fprintf(out, "Guesses (%s): %s (%zu bytes) beside the model.\n", tn_spec_kind_name(spec.kind),
                 human_bytes(text, bytes), bytes);
     }
-    if (status == TN_OK) print_speeds(model, spec.kind == TN_SPEC_MTP ? NULL : draft, params, &p, out);
+    if (status == TN_OK) print_speeds(model, spec.kind == TN_SPEC_DRAFT ? draft : NULL, params, &p, out);
     tn_fit_free(&fit);
     tn_session_plan_free(plan);
     tn_model_close(draft);

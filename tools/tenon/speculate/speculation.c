@@ -9,19 +9,20 @@ static const struct option option_list[] = {
     {.name = "spec-type",
      .value = "KIND",
      .kind = OPTION_TEXT,
-     .choices = "auto none ngram draft mtp draft-simple draft-mtp ngram-simple ngram-map-k ngram-map-k4v ngram-mod "
-                "ngram-cache",
+     .choices = "auto none ngram draft mtp eagle3 draft-simple draft-mtp draft-eagle3 ngram-simple ngram-map-k "
+                "ngram-map-k4v ngram-mod ngram-cache",
      .fallback = "auto",
-     .help = "how tokens are guessed, to be verified together: ngram (earlier text), draft (a smaller model, -md), "
-             "mtp (multi-token prediction layers of the model or of -md), none; auto is draft if a model is "
-             "given, else none. The text stays the same",
+     .help =
+         "how tokens are guessed, to be verified together: ngram (earlier text), draft (a smaller model, -md), "
+         "mtp (multi-token prediction layers of the model or of -md), eagle3 (an EAGLE-3 head, -md), none; auto is "
+         "eagle3 or draft, by the file given with -md, else none. The text stays the same",
      .env = "LLAMA_ARG_SPEC_TYPE"},
     {.name = "model-draft",
      .letter = "md",
      .aliases = "--spec-draft-model",
      .value = "FILE",
      .kind = OPTION_TEXT,
-     .help = "a smaller model with the same vocabulary that guesses tokens",
+     .help = "a smaller model with the same vocabulary, or a head of the model, that guesses tokens",
      .env = "LLAMA_ARG_SPEC_DRAFT_MODEL"},
     {.name = "draft-max",
      .aliases = "--draft --draft-n --spec-draft-n-max",
@@ -41,6 +42,14 @@ static const struct option option_list[] = {
      .fallback = "0",
      .help = "shorter guesses are not used",
      .env = "LLAMA_ARG_DRAFT_MIN LLAMA_ARG_SPEC_DRAFT_N_MIN"},
+    {.name = "draft-branches",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 16,
+     .fallback = "0",
+     .help = "guesses of a draft model or a head are trees with up to N branches beside their first path; recurrent "
+             "models have none"},
     {.name = "draft-fixed",
      .kind = OPTION_FLAG,
      .help = "always guess --draft-max tokens, even if that is slower: for measurements and tests"},
@@ -82,12 +91,32 @@ static const struct option option_list[] = {
 };
 const struct option_group speculation_options = {"Speculative decoding", option_list};
 
+/* Whether the file is an EAGLE-3 head; `session` then gets the layers that it reads, and may be NULL. */
+static bool is_eagle3(const char *path, tn_session_params *session) {
+    tn_gguf *file;
+    if (!path || tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_META}, &file) != TN_OK) return false;
+    const bool is = strcmp(tn_gguf_get_cstr(file, "general.architecture", ""), "eagle3") == 0;
+    const tn_gguf_arr *layers = is ? tn_gguf_get_arr(file, "eagle3.target_layers") : NULL;
+    for (uint64_t i = 0; session && layers && i < layers->count && i < TN_STATE_LAYERS_MOST; i++) {
+        session->state_layers[i] = (int32_t)tn_gguf_get_u32_at(file, "eagle3.target_layers", i, 0);
+        session->n_state_layers = (int32_t)i + 1;
+    }
+    tn_gguf_close(file);
+    return is;
+}
+
 static tn_spec_kind kind_from(const struct args *args) {
-    const char *text = args_text(args, "spec-type");
-    if (strcmp(text, "auto") == 0) return args_text(args, "model-draft") ? TN_SPEC_DRAFT : TN_SPEC_NONE;
+    const char *text = args_text(args, "spec-type"), *path = args_text(args, "model-draft");
+    if (strcmp(text, "auto") == 0)
+        return !path ? TN_SPEC_NONE : is_eagle3(path, NULL) ? TN_SPEC_EAGLE3 : TN_SPEC_DRAFT;
+    if (strcmp(text, "eagle3") == 0 || strcmp(text, "draft-eagle3") == 0) return TN_SPEC_EAGLE3;
     if (strncmp(text, "ngram", 5) == 0) return TN_SPEC_NGRAM;
     if (strcmp(text, "mtp") == 0 || strcmp(text, "draft-mtp") == 0) return TN_SPEC_MTP;
     return strcmp(text, "none") == 0 ? TN_SPEC_NONE : TN_SPEC_DRAFT;
+}
+
+bool speculation_has_draft(tn_spec_kind kind) {
+    return kind == TN_SPEC_DRAFT || kind == TN_SPEC_MTP || kind == TN_SPEC_EAGLE3;
 }
 
 static tn_spec_params speculation_params(const struct args *args) {
@@ -104,8 +133,11 @@ int speculation_read(const struct args *args, tn_spec_params *p) {
     *p = speculation_params(args);
     if (p->n_min > p->n_max)
         return fail_usage(args, "--draft-min %d is more than --draft-max %d", p->n_min, p->n_max);
-    if (p->kind == TN_SPEC_DRAFT && !args_text(args, "model-draft"))
-        return fail_usage(args, "--spec-type draft needs a draft model: -md FILE");
+    const char *path = args_text(args, "model-draft");
+    if (p->kind == TN_SPEC_DRAFT && !path) return fail_usage(args, "--spec-type draft needs a draft model: -md FILE");
+    if (p->kind == TN_SPEC_EAGLE3 && !path) return fail_usage(args, "--spec-type eagle3 needs a head: -md FILE");
+    if ((p->kind == TN_SPEC_DRAFT || p->kind == TN_SPEC_MTP) && is_eagle3(path, NULL))
+        return fail_usage(args, "%s is an EAGLE-3 head: use --spec-type eagle3", path);
     return EXIT_OK;
 }
 
@@ -113,7 +145,14 @@ int speculation_prepare(const struct args *args, tn_session_params *session) {
     tn_spec_params p;
     const int code = speculation_read(args, &p);
     session->n_guess = !code && p.kind != TN_SPEC_NONE ? p.n_max : 0;
+    session->n_branches = session->n_guess ? (int32_t)args_int(args, "draft-branches") : 0;
     session->states = p.kind == TN_SPEC_MTP;
+    session->n_state_layers = 0;
+    if (!code && p.kind == TN_SPEC_EAGLE3) {
+        session->states = true;
+        if (!is_eagle3(args_text(args, "model-draft"), session))
+            return fail("%s is not an EAGLE-3 head", args_text(args, "model-draft"));
+    }
     return code;
 }
 
@@ -150,7 +189,10 @@ static tn_status open_draft(const struct args *args, const tn_session *session, 
     /* Layers for further tokens are in the model's own file, unless another one is named. */
     const char *path = args_text(args, "model-draft");
     if (!path) path = tn_gguf_path(tn_model_file(tn_session_model(session)));
-    const tn_model_params model = {.head = s->params.kind == TN_SPEC_MTP};
+    const tn_model_params model = {
+        .head = s->params.kind == TN_SPEC_MTP,
+        .target = s->params.kind == TN_SPEC_EAGLE3 ? tn_session_model(session) : NULL,
+    };
     tn_status status = tn_model_open(path, &model, &s->model);
     if (status == TN_OK) status = tn_session_plan_new(s->model, &p, &plan);
     if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
@@ -168,8 +210,7 @@ tn_status speculation_start(const struct args *args, tn_session *session, tn_thr
                             struct speculation *s) {
     *s = (struct speculation){.params = speculation_params(args)};
     if (s->params.kind == TN_SPEC_NONE) return TN_OK;
-    const bool model = s->params.kind == TN_SPEC_DRAFT || s->params.kind == TN_SPEC_MTP;
-    tn_status status = model ? open_draft(args, session, threads, s) : TN_OK;
+    tn_status status = speculation_has_draft(s->params.kind) ? open_draft(args, session, threads, s) : TN_OK;
     s->params.draft = s->draft;
     if (status == TN_OK) status = tn_speculator_new(session, &s->params, &s->speculator);
     s->planned_bytes += tn_speculator_bytes(s->speculator);

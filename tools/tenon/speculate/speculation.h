@@ -18,9 +18,12 @@ struct speculation {
     size_t planned_bytes; /* of the draft's session and the speculator */
 };
 
+/* Whether tokens are guessed by a model with a session of its own. */
+bool speculation_has_draft(tn_spec_kind kind);
 /* Reads the options: who guesses, and how much (kind NONE: nobody). Returns an exit code. */
 int speculation_read(const struct args *args, tn_spec_params *params);
-/* The same, and the number of guesses that the session checks. */
+/* The same, and the number of guesses that the session checks, the branches of one sequence, and the states that it
+ * returns. */
 int speculation_prepare(const struct args *args, tn_session_params *session);
 /* Parameters of the draft's session beside a session with these. */
 void speculation_draft_params(const struct args *args, const tn_session_params *session, tn_session_params *draft);

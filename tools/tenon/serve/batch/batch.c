@@ -40,6 +40,7 @@ static void add_tokens(struct engine *e, struct slot *slot, int32_t count) {
         e->positions[n] = position;
         e->seqs[n] = (int32_t)(slot - e->slots);
         e->guessed[n] = false;
+        e->parents[n] = -1;
         e->checkpoints[n] = e->keeps_prefixes && !slot->job->no_cache && is_checkpoint(e, slot, position);
         e->outputs[n] = position == slot->count - 1 ||
                         (slot->job->score_prompt && position < slot->n_prompt - 1 && position + 1 >= slot->n_scored);
@@ -48,10 +49,13 @@ static void add_tokens(struct engine *e, struct slot *slot, int32_t count) {
 }
 
 static void add_guess(struct engine *e, const struct slot *slot) {
+    const int32_t first = e->n_tokens; /* after the sampled token */
     for (int32_t i = 0; slot->guess && i < slot->guess->n; i++) {
-        const int32_t n = e->n_tokens++;
+        const int32_t n = e->n_tokens++, parent = first + (slot->guess->tree ? slot->guess->parents[i] : i - 1);
         e->tokens[n] = slot->guess->guess[i];
-        e->positions[n] = slot->count + i;
+        e->parents[n] = parent;
+        e->positions[n] = e->positions[parent] + 1;
+        e->has_trees = e->has_trees || slot->guess->tree;
         e->seqs[n] = slot->guess->seq;
         e->checkpoints[n] = false;
         e->outputs[n] = e->guessed[n] = true;
@@ -75,6 +79,7 @@ static int32_t prompt_budget(const struct engine *e) {
 
 static void build_batch(struct engine *e) {
     e->n_tokens = 0;
+    e->has_trees = false;
     for (int i = 0; i < e->n_slots; i++) {
         struct slot *slot = &e->slots[i];
         slot->in_batch = false;
@@ -165,7 +170,7 @@ static void sample_and_report(struct engine *e) {
         struct slot *slot = e->rows[i].slot;
         report_sample(e, slot, e->rows[i].row);
         if (slot->job && guess_matches(slot, slot->tokens[slot->count - 1]))
-            e->rows[e->n_rows++] = (struct sample_row){slot, e->rows[i].row + 1};
+            e->rows[e->n_rows++] = (struct sample_row){slot, slot->row + 1 + slot->at};
     }
 }
 
@@ -192,7 +197,7 @@ static void take_results(struct engine *e) {
             if (slot->job->n_predict == 0)
                 output_end_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
             else
-                e->rows[e->n_rows++] = (struct sample_row){slot, at};
+                e->rows[e->n_rows++] = (struct sample_row){slot, slot->row = at};
         }
     }
     for (int i = 0; i < e->n_slots; i++)
@@ -336,6 +341,7 @@ static bool run_round(struct engine *e) {
                           .outputs = e->outputs,
                           .checkpoints = e->checkpoints,
                           .guesses = e->n_guesses ? e->guessed : NULL,
+                          .parents = e->has_trees ? e->parents : NULL,
                           .candidates = !needs_logits(e)};
         hand_over(e, e->n_tokens > e->n_slots); /* a prompt may take long */
         status = tn_session_decode(e->session, &batch);

@@ -19,10 +19,12 @@ struct slot {
     bool in_batch;     /* has tokens in the batch of this round */
     tn_status sampled; /* of the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
     char error[200];
-    bool stalled;          /* preempted: its cells were freed for others; it waits until its tokens fit again */
-    bool shifted;          /* its context was full, and its oldest tokens were removed */
-    const tn_guess *guess; /* of this round; NULL: none, or settled */
-    int32_t n_right;       /* of its tokens, that were sampled as well */
+    bool stalled;    /* preempted: its cells were freed for others; it waits until its tokens fit again */
+    bool shifted;    /* its context was full, and its oldest tokens were removed */
+    tn_guess *guess; /* of this round; NULL: none, or settled */
+    int32_t n_right; /* of its tokens, that were sampled as well */
+    int32_t at;      /* the last of them, -1: none; in a tree they are not the first ones */
+    int32_t row;     /* of the token before the guess, among the decode's outputs */
     int32_t n_drafted, n_accepted;
 };
 
@@ -43,9 +45,10 @@ struct engine {
     int32_t n_score; /* max prompt tokens with log-probabilities of a batch */
     /* The batch of this round. */
     tn_token *tokens;
-    int32_t *seqs, *positions;
+    int32_t *seqs, *positions, *parents;
     bool *outputs, *checkpoints, *guessed;
     int32_t n_tokens;
+    bool has_trees; /* of guesses: the batch has parents */
     /* Rows to sample from in this round, one for each slot that gets a token. */
     struct sample_row *rows;
     int n_rows;

@@ -14,12 +14,26 @@ static int32_t guess_room(const struct engine *e, const struct slot *slot) {
     return room > 0 ? room : 0;
 }
 
+/* Leaves only the first path of a tree. */
+static void keep_path(tn_guess *g) {
+    int32_t n = 0;
+    for (int32_t i = 0; g->tree && i < g->n; i++) {
+        if (tn_guess_branch(g, i)) continue;
+        g->guess[n] = g->guess[i];
+        g->probs[n++] = g->probs[i];
+    }
+    if (g->tree) g->n = n;
+    g->tree = false;
+}
+
 void guesses_make(struct engine *e) {
     int32_t n = 0;
+    bool prompts = false; /* a batch with trees has no prompts: it is computed at once */
     e->n_guesses = 0;
     if (!e->speculation.speculator) return;
     for (int i = 0; i < e->n_slots; i++) {
         struct slot *slot = &e->slots[i];
+        prompts = prompts || (slot->job && !slot->stalled && slot->count - slot->n_kv > 1);
         if (slot->job && slot->job->score_prompt) return; /* its rows of logits are those of guesses */
         if (!slot->job || slot->stalled || slot->count - slot->n_kv != 1 || atomic_load(&slot->job->paused)) continue;
         e->guesses[n++] = (tn_guess){.seq = i,
@@ -36,31 +50,36 @@ void guesses_make(struct engine *e) {
     e->n_guesses = n;
     for (int32_t i = 0; i < n; i++) {
         struct slot *slot = &e->slots[e->guesses[i].seq];
-        const tn_guess *g = &e->guesses[i];
+        tn_guess *g = &e->guesses[i];
         int32_t kept = 0;
+        if (prompts) keep_path(g);
         while (kept < g->n && g->probs[kept] >= slot->job->guess_p_min) kept++;
         e->guesses[i].n = kept < slot->job->guess_min ? 0 : kept;
         slot->guess = &e->guesses[i];
         slot->n_right = 0;
+        slot->at = -1;
     }
 }
 
 bool guess_matches(struct slot *slot, tn_token token) {
-    if (!slot->guess || slot->n_right >= slot->guess->n || slot->guess->guess[slot->n_right] != token) return false;
+    const int32_t found = slot->guess ? tn_guess_find(slot->guess, slot->at, token) : -1;
+    if (found < 0) return false;
+    slot->at = found;
     slot->n_right++;
     slot->n_kv++;
     return true;
 }
 
 void guess_settle(struct engine *e, struct slot *slot) {
-    const tn_guess *g = slot->guess;
+    tn_guess *g = slot->guess;
     if (!g) return;
     slot->guess = NULL;
+    g->at = slot->at;
     tn_speculator_checked(e->speculation.speculator, g, slot->n_right);
     slot->n_drafted += g->n;
     slot->n_accepted += slot->n_right;
     if (slot->n_right == g->n) return;
-    if (tn_session_seq_rewind(e->session, g->seq, slot->n_kv) != TN_OK) {
+    if (tn_session_seq_take_branch(e->session, g->seq, tn_guess_branch(g, g->at), slot->n_kv) != TN_OK) {
         tn_log(TN_LOG_WARN, "slot %d: %s", (int)g->seq, tn_error());
         slot_clear(e, slot); /* its tokens are decoded again */
     }

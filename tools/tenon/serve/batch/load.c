@@ -138,7 +138,7 @@ static tn_session_params embed_params(const struct served *served, const tn_sess
     p.n_ctx = p.n_batch = p.n_ubatch;
     if (p.n_seqs > p.n_batch) p.n_seqs = p.n_batch;
     p.n_outputs = p.pooling == TN_POOLING_NONE ? p.n_batch : p.n_seqs;
-    p.n_prefixes = p.n_checkpoints = p.n_guess = 0;
+    p.n_prefixes = p.n_checkpoints = p.n_guess = p.n_branches = 0;
     p.cache_ram = 0;
     p.cache_disk = NULL;
     return p;
@@ -176,6 +176,7 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     e->outputs = tn_calloc((size_t)n_batch, sizeof *e->outputs);
     e->checkpoints = tn_calloc((size_t)n_batch, sizeof *e->checkpoints);
     e->guessed = tn_calloc((size_t)n_batch, sizeof *e->guessed);
+    e->parents = tn_calloc((size_t)n_batch, sizeof *e->parents);
     e->guesses = tn_calloc((size_t)e->n_slots, sizeof *e->guesses);
     e->rows = tn_calloc((size_t)e->n_slots, sizeof *e->rows);
     e->next_row = tn_calloc((size_t)tn_threadpool_size(e->threads), sizeof *e->next_row);
@@ -185,7 +186,7 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     served->view.page_map = tn_calloc((size_t)cache.pages, sizeof *served->view.page_map);
     served->view.tree = tn_calloc(TREE_ENTRIES, sizeof *served->view.tree);
     bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->checkpoints && e->rows &&
-                  e->guessed && e->guesses && e->next_row && served->view.map && served->view.slots &&
+                  e->guessed && e->parents && e->guesses && e->next_row && served->view.map && served->view.slots &&
                   served->view.page_map && served->view.tree;
     for (int i = 0; enough && i < e->n_slots; i++)
         enough = (e->slots[i].tokens = tn_calloc((size_t)served->n_ctx, sizeof(tn_token))) != NULL;
@@ -338,6 +339,7 @@ void engine_join(struct served *served) {
     tn_free(e->outputs);
     tn_free(e->checkpoints);
     tn_free(e->guessed);
+    tn_free(e->parents);
     tn_free(e->guesses);
     tn_free(e->rows);
     tn_free(e->next_row);
