@@ -462,7 +462,7 @@ tn_trainer_memory._fields_ = [
     ("n_params", c_size_t), ("state", c_size_t), ("compute", c_size_t), ("scratch", c_size_t), ("saved", c_size_t),
     ("n_recomputed", c_size_t), ("added_time", c_double),
 ]
-tn_arch_class._fields_ = [("name", c_char_p), ("traits", c_uint32)]
+tn_arch_class._fields_ = [("name", c_char_p), ("traits", c_uint32), ("entry", c_char_p)]
 tn_arch_constants._fields_ = [
     ("window", c_uint32), ("kv_heads", c_uint32), ("softcap_attention", c_float), ("softcap_output", c_float), ("scale_output", c_float),
     ("scale_residual", c_float), ("scale_embedding", c_float), ("scale_attention", c_float), ("alibi", c_float),
