@@ -166,7 +166,7 @@ static tn_token token_of(const head_proposer *p, tn_token own) { return p->token
 
 /* Draws a token of the model. A sampler sees all of them. */
 static tn_status draw_head_token(head_proposer *p, head_sequence *q, const float *row, tn_token *token, tn_token *own,
-                            float *prob) {
+                                 float *prob) {
     *own = -1;
     if (!p->tokens_of || !q->drawer.sampler) {
         TN_TRY(tn__drawer_draw(&q->drawer, row, p->n_vocab, own, prob));

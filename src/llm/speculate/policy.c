@@ -97,7 +97,8 @@ void tn__policy_round(tn__policy *p, const tn__round *r) {
     const double usual = p->session->steps[r->n_seqs + r->n_guessed].ns + tn__policy_guess_ns(p) * r->n_drafted;
     /* After a pause a draft model first has to process the text of the pause: that is no disturbance. */
     const double same = plain * r->n_tokens / r->n_seqs, took = p->resumed ? r->ns : tn__undisturbed(r->ns, usual);
-    const double most = TN__MAX(MOST_LOST / r->n_seqs, LEAST_LOST) * plain; /* a round tells more of many sequences */
+    const double most =
+        TN__MAX(MOST_LOST / r->n_seqs, LEAST_LOST) * plain; /* a round of many sequences is more informative */
     p->lost = TN__MAX(p->lost + (guessed ? took - same : -REGAINED * took), 0);
     if (p->lost > most) p->paused = true;
     if (p->lost < most / 2) p->paused = false;
