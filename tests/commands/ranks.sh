@@ -43,6 +43,31 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     check "a rank that was not told to receive weights" '*' 'give all ranks the same options' \
         mpirun --allow-run-as-root --oversubscribe -n 1 "$tenon" $options --share-weights : -n 1 "$tenon" $options
 fi
+# The plan of every rank, without running: what the ranks take when they run.
+plan_options="-c 128 --repeatable -ctk f32 -ctv f32 -t 1"
+run_ranks() { # options…: what rank 0 of a run plans
+    # shellcheck disable=SC2086
+    "$tenon" $options "$@" 2> "$work/err" | sed -n 's/.*"memory_planned": \([0-9]*\).*/\1/p'
+}
+for several in "--ranks 2" "--ranks 3 --nodes-split row" "--ranks 2 --nodes-split layer" "--ranks 2 -ts 3,1"; do
+    # shellcheck disable=SC2086
+    "$tenon" plan "$model" $plan_options $several --json > "$work/plan.json" 2> "$work/err" || failed "plan $several: $(cat "$work/err")"
+    # shellcheck disable=SC2086
+    read -r n planned <<< "$(python3 -c 'import json, sys; r = json.load(sys.stdin)["ranks"]; print(len(r), sum(d["needed"] for d in r[0]["devices"]))' < "$work/plan.json")"
+    # shellcheck disable=SC2086
+    taken=$(run_ranks $several)
+    [ -n "$taken" ] && [ "$planned" = "$taken" ] || failed "plan $several: rank 0 needs $planned, a run plans $taken"
+    [ "$n" = "$(sed 's/--ranks \([0-9]\).*/\1/' <<< "$several")" ] || failed "plan $several: $n ranks"
+done
+check "a plan of devices" 0 '2 ranks, by rows' "$tenon" plan "$model" -c 128 --split-mode row --device sim:64M,name=pa --device sim:64M,name=pb
+check "a device of one rank is too small" 3 'pb of .*rank 1 needs' "$tenon" plan "$model" -c 128 -ngl 99 --split-mode row --device sim:64M,name=pa --device sim:100K,name=pb
+check "a plan file of several ranks" 1 'plan files are of one rank' "$tenon" plan "$model" -c 128 --ranks 2 --save "$work/ranks.plan"
+check "no such rank" 2 'ranks' "$tenon" plan "$model" -c 128 --ranks 65
+check "control vectors with ranks" 1 'several ranks have no' "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --control-vector "$work/vector.gguf"
+if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
+    check "the plan of a job's ranks" 0 '3 ranks, by rows' mpirun --allow-run-as-root --oversubscribe -n 3 "$tenon" plan "$model" -c 128
+    [ "$(grep -c 'It fits' "$work/out")" = 1 ] || failed "mpirun tenon plan: not one verdict"
+fi
 check "an unknown transport" 1 "unknown transport 'pigeons'" "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --net pigeons
 check "a missing model" 1 "missing.gguf" "$tenon" run "$work/missing.gguf" -p x -n 1 --ranks 2
 check "a plan of this machine's CPU, not measured" 1 "tenon devices --measure" env XDG_CACHE_HOME="$work" "$tenon" plan "$model" -c 128 --nodes "2x1x cpu; net=125M,latency=100us,prompt=100"

@@ -19,7 +19,7 @@ enum { NOTE_HEAD = 8 };
 enum { LONG_NOTE = 64 << 10 };
 static size_t note_room(const tn_session_plan *p) { return p->model->division.by_layers ? LONG_NOTE : TN_NET_NOTE; }
 
-size_t tn__notes_bytes(const tn_session_plan *p) { return p->model->division.net ? note_room(p) : 0; }
+size_t tn__notes_bytes(const tn_session_plan *p) { return p->model->division.n_ranks > 1 ? note_room(p) : 0; }
 
 tn_status tn__notes_new(const tn_session_plan *p, tn__notes *n) {
     if (!p->model->division.net) return TN_OK;

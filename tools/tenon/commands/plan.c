@@ -10,6 +10,7 @@
 #include "files/metadata_text.h"
 #include "files/output_file.h"
 #include "ranks/nodes.h"
+#include "ranks/rank_plans.h"
 #include "speculate/speculation.h"
 
 #include <inttypes.h>
@@ -29,6 +30,7 @@ struct plan_subject {
     tn_session_plan *plan;
     tn_fit fit;
     tn_budget_ladder ladder; /* of --budget; else empty */
+    struct rank_plans ranks; /* the subject is rank 0 of them */
 };
 
 static double bound_gap(const tn_fit_device *d) {
@@ -117,6 +119,11 @@ static void print_checkpoints(const struct plan_subject *s, FILE *out) {
 }
 
 static void print_verdict(const struct plan_subject *s, FILE *out) {
+    if (s->fit.fits && !rank_plans_fit(&s->ranks, NULL)) {
+        fprintf(out, "\n%sIt does not fit.%s ", style(out, STYLE_RED), style(out, STYLE_NONE));
+        rank_plans_fit(&s->ranks, out);
+        return;
+    }
     if (s->fit.fits) {
         fprintf(out, "\n%sIt fits.%s\n", style(out, STYLE_GREEN), style(out, STYLE_NONE));
         const char *warning = tn_session_plan_warning(s->plan);
@@ -168,7 +175,7 @@ static int print_plan_json(const struct plan_subject *s) {
         "cache_type_k", tn_type_name(s->params.cache_k), "cache_type_v", tn_type_name(s->params.cache_v),
         "cache_type_k_window", tn_type_name(k_window != TN_TYPE_LIMIT ? k_window : s->params.cache_k),
         "cache_type_v_window", tn_type_name(v_window != TN_TYPE_LIMIT ? v_window : s->params.cache_v), "repeatable",
-        (int)s->params.repeatable, "fits", (int)s->fit.fits, "advice",
+        (int)s->params.repeatable, "fits", (int)(s->fit.fits && rank_plans_fit(&s->ranks, NULL)), "advice",
         s->fit.fits ? json_null() : json_string(tn_session_plan_advice(s->plan)), "devices", devices, "graphs",
         "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits", (json_int_t)s->fit.splits_prefill, "decode",
         "nodes", (json_int_t)s->fit.nodes_decode, "splits", (json_int_t)s->fit.splits_decode);
@@ -180,6 +187,7 @@ static int print_plan_json(const struct plan_subject *s) {
     json_object_set_new(root, "warning", *warning ? json_string(warning) : json_null());
     json_object_set_new(root, "predicted", predicted_speed_json(s->plan));
     if (s->ladder.n_choices) json_object_set_new(root, "budget", ladder_json(&s->ladder));
+    if (s->ranks.n > 1) json_object_set_new(root, "ranks", rank_plans_json(&s->ranks));
     return print_json_document(root);
 }
 
@@ -256,6 +264,7 @@ static int write_html(const struct plan_subject *s, const char *path) {
         print_table(s, report);
         print_graphs(s, report);
         print_predicted_speed(s->plan, report);
+        rank_plans_print(&s->ranks, report);
         print_verdict(s, report);
         fclose(report);
         write_html_text(out, text);
@@ -314,6 +323,81 @@ static int make_plan(const struct args *args, struct plan_subject *s) {
     return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s->path);
 }
 
+/* What was asked for, of a plan that was made. */
+static int report_plan(const struct args *args, struct plan_subject *s) {
+    int code = EXIT_OK;
+    if (args_flag(args, "json")) {
+        code = print_plan_json(s);
+    } else {
+        if (s->ladder.n_choices) print_ladder(&s->ladder, stdout);
+        print_heading(s, stdout);
+        print_table(s, stdout);
+        print_graphs(s, stdout);
+        print_checkpoints(s, stdout);
+        print_predicted_speed(s->plan, stdout);
+        code = speculation_print_plan(args, s->model, &s->params, stdout);
+        rank_plans_print(&s->ranks, stdout);
+        print_verdict(s, stdout);
+    }
+    tn_status status = TN_OK;
+    if (!code && args_flag(args, "why")) {
+        putchar('\n');
+        status = tn_session_plan_explain(s->plan, stdout);
+        putchar('\n');
+        if (status == TN_OK) status = tn_session_plan_splits(s->plan, false, stdout);
+        if (status != TN_OK) code = fail_status(status, "%s", s->path);
+    }
+    const char *save = args_text(args, "save"), *svg = args_text(args, "svg"), *html = args_text(args, "html");
+    if (!code && save) code = check_output(save, s->force, &s->path, 1);
+    if (!code && save && (status = tn_session_plan_save(s->plan, save)) != TN_OK)
+        code = fail_status(status, "%s", s->path);
+    fflush(stdout); /* keeps the order when both streams go to one file */
+    if (!code && svg && !(code = write_plan_svg(s, svg)))
+        fprintf(stderr, "Picture of the plan (time × address): %s\n", svg);
+    if (!code && html && !(code = write_html(s, html)))
+        fprintf(stderr, "Report with pictures of all plans: %s\n", html);
+    if (!code && args_flag(args, "launches")) code = print_launches(s); /* last: it uses the plan up */
+    return code;
+}
+
+/* Plans the model, which is open, and reports. */
+static int plan_model(const struct args *args, const tn_model_params *model_params, struct plan_subject *s) {
+    if (args_text(args, "verify")) {
+        tn_status status = tn_session_plan_verify(s->model, &s->params, args_text(args, "verify"), stdout);
+        return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s->path);
+    }
+    int code = s->context_open ? rank_plans_context(&s->ranks, s->path, model_params, &s->params) : EXIT_OK;
+    if (!code) code = make_plan(args, s);
+    if (!code) code = rank_plans_collect(&s->ranks, s->path, model_params, &s->params, &s->fit);
+    if (code || s->ranks.rank) return code; /* rank 0 reports */
+    s->params = tn_session_plan_params(s->plan);
+    speed_cache_load();
+    if (args_flag(args, "measure")) code = measure_plan_devices(s->plan, (int)args_int(args, "threads"));
+    if (!code) code = report_plan(args, s);
+    return code || (s->fit.fits && rank_plans_fit(&s->ranks, NULL)) ? code : EXIT_TOO_BIG;
+}
+
+static int plan_subject_open(const struct args *args, const tn_model_params *model_params, struct plan_subject *s) {
+    tn_status status = tn_model_open(s->path, model_params, &s->model);
+    if (status == TN_OK) status = adapters_open(args, s->model, &s->params, &s->adapters);
+    if (status != TN_OK) return fail_status(status, "%s", "");
+    s->info = tn_model_get_info(s->model);
+    s->context_open = s->params.n_ctx == 0 && !s->params.n_budgets;
+    return EXIT_OK;
+}
+
+/* The ranks of a launcher would all print the same: rank 0 does. */
+static int plan_nodes(const struct args *args, const struct plan_subject *s, const tn_model_params *model_params) {
+    tn_net *net = NULL;
+    int code = ranks_launched() > 1 ? ranks_join(args, &net) : EXIT_OK;
+    speed_cache_load();
+    if (!code && tn_net_rank(net) == 0)
+        code = print_nodes_plan(s->path, args_text(args, "nodes"), model_params, &s->params,
+                                !args_given(args, "ubatch"), stdout);
+    ranks_leave(net);
+    return code;
+}
+
 static int run_plan(const struct args *args) {
     char buffer[4096];
     struct plan_subject s = {.path = find_model(args, buffer, sizeof buffer), .force = args_flag(args, "force")};
@@ -329,68 +413,14 @@ static int run_plan(const struct args *args) {
         s.params.n_branches *= s.params.n_seqs;
     }
     s.params.embeddings = args_flag(args, "embeddings");
-    const tn_model_params model_params = model_params_from(args);
-    if (args_text(args, "nodes")) {
-        speed_cache_load();
-        return print_nodes_plan(s.path, args_text(args, "nodes"), &model_params, &s.params,
-                                !args_given(args, "ubatch"), stdout);
-    }
-    tn_status status = tn_model_open(s.path, &model_params, &s.model);
-    if (status != TN_OK) return fail_status(status, "%s", "");
-    if ((status = adapters_open(args, s.model, &s.params, &s.adapters)) != TN_OK) {
-        tn_model_close(s.model);
-        return fail_status(status, "%s", "");
-    }
-    s.info = tn_model_get_info(s.model);
-    s.context_open = s.params.n_ctx == 0 && !s.params.n_budgets;
-    if (args_text(args, "verify")) {
-        status = tn_session_plan_verify(s.model, &s.params, args_text(args, "verify"), stdout);
-        adapters_close(&s.adapters);
-        tn_model_close(s.model);
-        return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s.path);
-    }
-    if ((code = make_plan(args, &s))) {
-        tn_budget_ladder_free(&s.ladder);
-        tn_session_plan_free(s.plan);
-        adapters_close(&s.adapters);
-        tn_model_close(s.model);
-        return code;
-    }
-    s.params = tn_session_plan_params(s.plan);
-    speed_cache_load();
-    if (args_flag(args, "measure")) code = measure_plan_devices(s.plan, (int)args_int(args, "threads"));
-    if (code) {
-        /* a message is out */
-    } else if (args_flag(args, "json")) {
-        code = print_plan_json(&s);
-    } else {
-        if (s.ladder.n_choices) print_ladder(&s.ladder, stdout);
-        print_heading(&s, stdout);
-        print_table(&s, stdout);
-        print_graphs(&s, stdout);
-        print_checkpoints(&s, stdout);
-        print_predicted_speed(s.plan, stdout);
-        code = speculation_print_plan(args, s.model, &s.params, stdout);
-        print_verdict(&s, stdout);
-    }
-    if (!code && args_flag(args, "why")) {
-        putchar('\n');
-        status = tn_session_plan_explain(s.plan, stdout);
-        putchar('\n');
-        if (status == TN_OK) status = tn_session_plan_splits(s.plan, false, stdout);
-        if (status != TN_OK) code = fail_status(status, "%s", s.path);
-    }
-    const char *save = args_text(args, "save"), *svg = args_text(args, "svg"), *html = args_text(args, "html");
-    if (!code && save) code = check_output(save, s.force, &s.path, 1);
-    if (!code && save && (status = tn_session_plan_save(s.plan, save)) != TN_OK)
-        code = fail_status(status, "%s", s.path);
-    fflush(stdout); /* keeps the order when both streams go to one file */
-    if (!code && svg && !(code = write_plan_svg(&s, svg)))
-        fprintf(stderr, "Picture of the plan (time × address): %s\n", svg);
-    if (!code && html && !(code = write_html(&s, html)))
-        fprintf(stderr, "Report with pictures of all plans: %s\n", html);
-    if (!code && args_flag(args, "launches")) code = print_launches(&s); /* last: it uses the plan up */
-    if (!code && !s.fit.fits) code = EXIT_TOO_BIG;
+    tn_model_params model_params = model_params_from(args);
+    if (args_text(args, "nodes")) return plan_nodes(args, &s, &model_params);
+    if ((code = rank_plans_begin(args, &s.ranks, &model_params, &s.params))) return code;
+    code = s.ranks.n > 1 && (args_text(args, "save") || args_text(args, "verify") || args_text(args, "plan"))
+               ? fail("plan files are of one rank: leave --save, --verify and --plan out")
+               : plan_subject_open(args, &model_params, &s);
+    if (!code) code = plan_model(args, &model_params, &s);
+    rank_plans_end(&s.ranks, code == EXIT_TOO_BIG ? EXIT_OK : code);
     tn_fit_free(&s.fit);
     tn_budget_ladder_free(&s.ladder);
     tn_session_plan_free(s.plan);
@@ -467,7 +497,9 @@ const struct command command_plan = {
                 "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan -p Hello\n"
                 "tenon plan model.gguf --serve -np 8 --save s.plan\n"
                 "tenon serve model.gguf -np 8 --plan s.plan\n"
-                "tenon plan --verify model.plan model.gguf",
+                "tenon plan --verify model.plan model.gguf\n"
+                "tenon plan model.gguf --ranks 4 --nodes-split row\n"
+                "mpirun -n 4 tenon plan model.gguf",
     .exit_codes = "0 fits, 1 error, 2 wrong usage, 3 does not fit",
     .section = SECTION_MEMORY,
     .min_arguments = 0,

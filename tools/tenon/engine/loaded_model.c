@@ -186,7 +186,7 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
         code = device_ranks_start(args, path, &model_params, &p, &loaded->devices, &loaded->net);
     }
     model_params.net = loaded->net;
-    if (!loaded->devices) ranks_divide(args, loaded->net, &p, &model_params);
+    if (loaded->net && !loaded->devices) ranks_divide(args, tn_net_size(loaded->net), &p, &model_params);
     if (status == TN_OK && !code) status = tn_model_open(path, &model_params, &loaded->model);
     if (status != TN_OK || code) {
         if (!code) {

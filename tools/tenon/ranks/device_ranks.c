@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES_MOST = 15 };
-
 struct device_rank {
     const char *path;
     tn_model_params model_params;
@@ -18,8 +16,8 @@ struct device_rank {
 };
 struct device_ranks {
     int n;
-    tn_net *nets[DEVICES_MOST];
-    struct device_rank ranks[DEVICES_MOST];
+    tn_net *nets[RANK_DEVICES_MOST];
+    struct device_rank ranks[RANK_DEVICES_MOST];
 };
 
 static void *run_device(void *user) {
@@ -35,17 +33,21 @@ static void *run_device(void *user) {
     return NULL;
 }
 
-/* The devices by name, or all GPUs. */
-static int list_devices(const tn_session_params *p, const char *devices[DEVICES_MOST]) {
+bool ranks_split_devices(const struct args *args) {
+    const char *mode = args_text(args, "split-mode");
+    return strcmp(mode, "row") == 0 || strcmp(mode, "tensor") == 0;
+}
+
+int ranks_list_devices(const tn_session_params *p, const char *devices[RANK_DEVICES_MOST]) {
     int n = 0;
-    for (int i = 0; i < DEVICES_MOST && p->devices[i]; i++)
+    for (int i = 0; i < RANK_DEVICES_MOST && p->devices[i]; i++)
         if (strcmp(p->devices[i], "cpu") != 0 || !p->devices[1]) devices[n++] = p->devices[i];
-    for (size_t i = 0; !p->devices[0] && i < tn_device_count() && n < DEVICES_MOST; i++)
+    for (size_t i = 0; !p->devices[0] && i < tn_device_count() && n < RANK_DEVICES_MOST; i++)
         if (tn_device_get_kind(tn_device_get(i)) == TN_DEVICE_GPU) devices[n++] = tn_device_name(tn_device_get(i));
     return n;
 }
 
-static void use_one_device(tn_session_params *p, const char *device) {
+void ranks_use_device(tn_session_params *p, const char *device) {
     memset(p->devices, 0, sizeof p->devices);
     p->devices[0] = device;
     if (strcmp(device, "cpu") != 0) p->devices[1] = "cpu";
@@ -53,11 +55,10 @@ static void use_one_device(tn_session_params *p, const char *device) {
 
 int device_ranks_start(const struct args *args, const char *path, tn_model_params *model_params,
                        tn_session_params *params, struct device_ranks **out, tn_net **net) {
-    const char *devices[DEVICES_MOST];
+    const char *devices[RANK_DEVICES_MOST];
     *out = NULL;
-    const char *mode = args_text(args, "split-mode");
-    if (strcmp(mode, "row") != 0 && strcmp(mode, "tensor") != 0) return EXIT_OK;
-    const int n = list_devices(params, devices);
+    if (!ranks_split_devices(args)) return EXIT_OK;
+    const int n = ranks_list_devices(params, devices);
     if (n < 2) return EXIT_OK;
     struct device_ranks *ranks = calloc(1, sizeof *ranks);
     if (!ranks) return fail("out of memory");
@@ -82,14 +83,14 @@ int device_ranks_start(const struct args *args, const char *path, tn_model_param
         d->params.n_threads = threads;
         d->params.progress = NULL;
         d->params.abort = NULL;
-        use_one_device(&d->params, devices[r]);
+        ranks_use_device(&d->params, devices[r]);
         d->running = pthread_create(&d->thread, NULL, run_device, d) == 0;
         if (!d->running) {
             tn_net_abort(ranks->nets[0], TN_E_NOMEM, "a thread cannot be started");
             return fail("a thread for %s cannot be started", devices[r]);
         }
     }
-    use_one_device(params, devices[0]);
+    ranks_use_device(params, devices[0]);
     return EXIT_OK;
 }
 

@@ -27,24 +27,18 @@ static int64_t number_in_environment(const char *name, int64_t missing) {
 }
 
 /* Ranks that a launcher has started: Open MPI, MPICH and others with PMI, Slurm. */
-static int64_t launched_ranks(void) {
+int ranks_launched(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const int64_t n = number_in_environment(names[i], 0);
-        if (n > 0) return n;
+        if (n > 0) return (int)n;
     }
-    return getenv("PMIX_RANK") ? number_in_environment("SLURM_NTASKS", 0) : 0;
+    return getenv("PMIX_RANK") ? (int)number_in_environment("SLURM_NTASKS", 0) : 0;
 }
-static int64_t ranks_of_this_machine(const tn_net *net) {
+int ranks_here(int n_ranks) {
     const int64_t n =
         number_in_environment("OMPI_COMM_WORLD_LOCAL_SIZE", number_in_environment("MPI_LOCALNRANKS", 0));
-    return n > 0 ? n : tn_net_size(net);
-}
-
-static bool ranks_by_layers(const struct args *args, const tn_net *net) {
-    const char *how = args_text(args, "nodes-split");
-    if (!net || strcmp(how, "auto") != 0) return net && strcmp(how, "layer") == 0;
-    return ranks_of_this_machine(net) < tn_net_size(net);
+    return n > 0 ? (int)n : n_ranks;
 }
 
 static bool runs_on_cpu_only(const tn_session_params *params) {
@@ -54,10 +48,10 @@ static bool runs_on_cpu_only(const tn_session_params *params) {
     return true;
 }
 
-void ranks_divide(const struct args *args, const tn_net *net, tn_session_params *params, tn_model_params *model) {
+void ranks_divide(const struct args *args, int n_ranks, tn_session_params *params, tn_model_params *model) {
     const size_t most = sizeof params->split / sizeof *params->split;
-    if (!net) return;
-    model->by_layers = ranks_by_layers(args, net);
+    const char *how = args_text(args, "nodes-split");
+    model->by_layers = strcmp(how, "layer") == 0 || (strcmp(how, "auto") == 0 && ranks_here(n_ranks) < n_ranks);
     if (model->by_layers && !args_given(args, "ubatch") && runs_on_cpu_only(params))
         params->n_ubatch = RANKS_PIPELINED_UBATCH;
     for (size_t i = 0; i < most; i++) model->shares[i] = params->split[i];
@@ -136,7 +130,7 @@ tn_net_type ranks_type(const struct args *args) {
 
 int ranks_join(const struct args *args, tn_net **net) {
     const char *started = getenv("TENON_RANK"), *given = args_text(args, "net");
-    const int64_t launched = launched_ranks(), wanted = args_int(args, "ranks");
+    const int64_t launched = ranks_launched(), wanted = args_int(args, "ranks");
     tn_net_params params = {.n_ranks = (int)wanted,
                             .timeout_ms = (uint32_t)(args_int(args, "net-timeout") * 1000),
                             .message_bytes = MESSAGE_BYTES,
@@ -173,12 +167,16 @@ void ranks_leave(tn_net *net) {
     }
 }
 
+int ranks_thread_share(int n_ranks) {
+    const int share = tn_cpu_count() / ranks_here(n_ranks);
+    /* A launcher that binds ranks to processors has divided them already. */
+    if (sysconf(_SC_NPROCESSORS_ONLN) != tn_cpu_count()) return 0;
+    return share > 0 ? share : 1;
+}
 void ranks_threads(const struct args *args, tn_net *net, tn_threadpool_params *params) {
     if (!net || args_given(args, "threads")) return;
-    const int share = tn_cpu_count() / (int)ranks_of_this_machine(net);
-    /* A launcher that binds ranks to processors has divided them already. */
-    if (params->n_threads == 0 && sysconf(_SC_NPROCESSORS_ONLN) == tn_cpu_count())
-        params->n_threads = share > 0 ? share : 1;
+    const int share = ranks_thread_share(tn_net_size(net));
+    if (params->n_threads == 0 && share) params->n_threads = share;
 }
 
 void ranks_follow(tn_net *net, tn_session *session, tn_model *model) {

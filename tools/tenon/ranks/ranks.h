@@ -15,11 +15,14 @@ enum { RANKS_PIPELINED_UBATCH = 64 };
  * NULL where there is one rank. Prints a message and returns an exit code on failure. */
 int ranks_join(const struct args *args, tn_net **net);
 tn_net_type ranks_type(const struct args *args); /* --net-type */
-/* --tensor-split and --nodes-split for the model, where there are ranks. */
-void ranks_divide(const struct args *args, const tn_net *net, tn_session_params *params, tn_model_params *model);
+int ranks_launched(void);                        /* by mpirun or Slurm; 0: none */
+int ranks_here(int n_ranks);                     /* how many of them are on this machine */
+/* --tensor-split and --nodes-split for the model of several ranks. */
+void ranks_divide(const struct args *args, int n_ranks, tn_session_params *params, tn_model_params *model);
 /* Leaves them; waits for the processes that were started. */
 void ranks_leave(tn_net *net);
 /* Ranks of this machine share its processors: the threads of each where --threads does not say. */
+int ranks_thread_share(int n_ranks); /* 0: the launcher has divided the processors */
 void ranks_threads(const struct args *args, tn_net *net, tn_threadpool_params *params);
 /* On a rank other than 0: computes what rank 0 asks for and ends the process. */
 void ranks_follow(tn_net *net, tn_session *session, tn_model *model) __attribute__((noreturn));
@@ -27,6 +30,11 @@ void ranks_follow(tn_net *net, tn_session *session, tn_model *model) __attribute
 void ranks_fail(tn_net *net);
 
 /* --split-mode row: a rank for every device, each in a thread. */
+bool ranks_split_devices(const struct args *args); /* whether the options ask for it */
+enum { RANK_DEVICES_MOST = 15 };
+/* The devices by name, or all GPUs; returns how many. */
+int ranks_list_devices(const tn_session_params *params, const char *devices[RANK_DEVICES_MOST]);
+void ranks_use_device(tn_session_params *params, const char *device); /* it alone, with the CPU */
 struct device_ranks;
 /* NULL in *ranks: the options do not ask for it. Otherwise params has the first device only, and *net is rank 0's. */
 int device_ranks_start(const struct args *args, const char *path, tn_model_params *model_params,

@@ -222,7 +222,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
     uint64_t began = tn_time_ns();
     tn_model_params model_params = model_params_from(served->server->args);
     model_params.net = served->server->net;
-    ranks_divide(served->server->args, served->server->net, &p, &model_params);
+    if (served->server->net) ranks_divide(served->server->args, tn_net_size(served->server->net), &p, &model_params);
     TN_TRY(tn_threadpool_new(&served->server->threads, &e->threads));
     p.threads = e->threads;
     p.n_threads = tn_threadpool_size(e->threads);

@@ -1,0 +1,210 @@
+#include "ranks/rank_plans.h"
+
+#include "cli/term.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* ---- The ranks ---- */
+
+static void find_devices(struct rank_plans *p, tn_session_params *params, tn_model_params *model) {
+    const int n = ranks_list_devices(params, p->devices);
+    if (n < 2) return;
+    p->n = n;
+    for (int r = 0; r < n; r++) model->shares[r] = params->split[r];
+    memset(params->split, 0, sizeof params->split);
+}
+
+int rank_plans_begin(const struct args *args, struct rank_plans *p, tn_model_params *model,
+                     tn_session_params *params) {
+    *p = (struct rank_plans){.n = (int)args_int(args, "ranks")};
+    const int launched = ranks_launched();
+    if (launched > 1) {
+        const int code = ranks_join(args, &p->net);
+        if (code) return code;
+        p->n = tn_net_size(p->net);
+        p->rank = tn_net_rank(p->net);
+    }
+    if (p->n > 1) {
+        ranks_divide(args, p->n, params, model);
+        p->by_layers = model->by_layers;
+        if (!args_given(args, "threads")) params->n_threads = ranks_thread_share(p->n);
+    } else if (ranks_split_devices(args)) {
+        find_devices(p, params, model);
+    }
+    if (p->n < 2) return EXIT_OK;
+    model->n_ranks = p->n;
+    model->rank = p->rank;
+    if (p->devices[0]) ranks_use_device(params, p->devices[p->rank]);
+    return EXIT_OK;
+}
+
+static void describe_rank(const tn_fit *fit, struct rank_row *row) {
+    *row = (struct rank_row){0};
+    (void)gethostname(row->machine, sizeof row->machine - 1);
+    for (size_t d = 0; d < fit->n_devices && d < RANK_ROW_DEVICES; d++) {
+        const tn_fit_device *f = &fit->devices[d];
+        struct rank_device *to = &row->devices[row->n_devices++];
+        snprintf(to->name, sizeof to->name, "%.*s", RANK_NAME - 1, f->name);
+        to->layers = f->n_layers;
+        to->weights = f->weights + f->adapters;
+        to->mapped = f->mapped;
+        to->cache = f->cache;
+        to->compute = f->compute;
+        to->needed = to->weights + f->cache + f->compute + f->scratch + f->staging + f->tier + f->own;
+        to->available = f->free;
+    }
+}
+
+static tn_status plan_other_rank(const struct rank_plans *p, const char *path, const tn_model_params *model_params,
+                                 const tn_session_params *params, int rank, struct rank_row *row, int32_t *n_ctx) {
+    tn_model_params mp = *model_params;
+    tn_session_params sp = *params;
+    tn_model *model = NULL;
+    tn_session_plan *plan = NULL;
+    tn_fit fit = {0};
+    mp.rank = rank;
+    if (p->devices[0]) {
+        const int threads = (sp.n_threads ? sp.n_threads : tn_cpu_count()) / p->n; /* as device_ranks_start() */
+        ranks_use_device(&sp, p->devices[rank]);
+        if (rank) sp.n_threads = threads > 0 ? threads : 1;
+    }
+    tn_status status = tn_model_open(path, &mp, &model);
+    if (status == TN_OK) status = tn_session_plan_new(model, &sp, &plan);
+    if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
+    if (status == TN_OK) {
+        describe_rank(&fit, row);
+        *n_ctx = tn_session_plan_params(plan).n_ctx;
+    }
+    tn_fit_free(&fit);
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+    return status;
+}
+
+/* Every rank's `size` bytes, one after the other. */
+static tn_status gather_equal(tn_net *net, const void *own, size_t size, void *all) {
+    size_t sizes[TN_NET_RANKS_MOST];
+    for (int r = 0; r < tn_net_size(net); r++) sizes[r] = size;
+    return tn_net_all_gather(net, own, sizes, all);
+}
+
+int rank_plans_context(struct rank_plans *p, const char *path, const tn_model_params *model,
+                       tn_session_params *params) {
+    int32_t all[TN_NET_RANKS_MOST] = {0};
+    struct rank_row row;
+    tn_status status = TN_OK;
+    if (p->n < 2 || params->n_ctx) return EXIT_OK;
+    for (int r = 0; r < p->n && status == TN_OK; r++)
+        if (!p->net || r == p->rank) status = plan_other_rank(p, path, model, params, r, &row, &all[r]);
+    const int32_t own = all[p->rank];
+    if (status == TN_OK && p->net) status = gather_equal(p->net, &own, sizeof own, all);
+    if (status != TN_OK) return fail_status(status, "%s", path);
+    params->n_ctx = all[0];
+    for (int r = 1; r < p->n; r++)
+        if (all[r] < params->n_ctx) params->n_ctx = all[r];
+    return EXIT_OK;
+}
+
+int rank_plans_collect(struct rank_plans *p, const char *path, const tn_model_params *model,
+                       const tn_session_params *params, const tn_fit *fit) {
+    tn_status status = TN_OK;
+    int32_t n_ctx;
+    if (p->n < 2) return EXIT_OK;
+    struct rank_row own;
+    describe_rank(fit, &own);
+    p->rows[p->rank] = own;
+    for (int r = 0; r < p->n && status == TN_OK && !p->net; r++)
+        if (r != p->rank) status = plan_other_rank(p, path, model, params, r, &p->rows[r], &n_ctx);
+    if (p->net) status = gather_equal(p->net, &own, sizeof own, p->rows);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "%s", path);
+}
+
+void rank_plans_end(struct rank_plans *p, int code) {
+    if (!p->net) return;
+    if (code) ranks_fail(p->net);
+    ranks_leave(p->net);
+    p->net = NULL;
+}
+
+/* ---- Whether they fit ---- */
+
+static const struct rank_device *same_device(const struct rank_plans *p, int other, int rank,
+                                             const struct rank_device *d) {
+    const struct rank_row *row = &p->rows[other];
+    for (int i = 0; i < row->n_devices && strcmp(row->machine, p->rows[rank].machine) == 0; i++)
+        if (strcmp(row->devices[i].name, d->name) == 0) return &row->devices[i];
+    return NULL;
+}
+
+bool rank_plans_fit(const struct rank_plans *p, FILE *out) {
+    bool fits = true;
+    for (int r = 0; r < p->n && p->n > 1; r++)
+        for (int i = 0; i < p->rows[r].n_devices; i++) {
+            const struct rank_device *d = &p->rows[r].devices[i];
+            uint64_t needed = 0, available = d->available;
+            int users = 0, first = p->n;
+            for (int other = p->n - 1; other >= 0; other--) {
+                const struct rank_device *same = same_device(p, other, r, d);
+                if (!same) continue;
+                users++;
+                first = other;
+                needed += same->needed;
+                if (same->available < available) available = same->available;
+            }
+            if (first < r || needed <= available) continue; /* counted before */
+            fits = false;
+            if (!out) continue;
+            char a[HUMAN_SIZE], b[HUMAN_SIZE];
+            fprintf(out, "%s of %s: ", d->name, p->rows[r].machine);
+            if (users > 1)
+                fprintf(out, "the %d ranks there need %s together", users, human_bytes(a, needed));
+            else
+                fprintf(out, "rank %d needs %s", r, human_bytes(a, needed));
+            fprintf(out, ", %s are available.\n", human_bytes(b, available));
+        }
+    return fits;
+}
+
+/* ---- Text and JSON ---- */
+
+void rank_plans_print(const struct rank_plans *p, FILE *out) {
+    char text[6][HUMAN_SIZE];
+    int wide = 7, name = 6;
+    if (p->n < 2) return;
+    for (int r = 0; r < p->n; r++) {
+        if ((int)strlen(p->rows[r].machine) > wide) wide = (int)strlen(p->rows[r].machine);
+        for (int i = 0; i < p->rows[r].n_devices; i++)
+            if ((int)strlen(p->rows[r].devices[i].name) > name) name = (int)strlen(p->rows[r].devices[i].name);
+    }
+    fprintf(out, "\n%d ranks, by %s; the plan above is that of rank 0\n", p->n, p->by_layers ? "layers" : "rows");
+    fprintf(out, "%srank  %-*s  %-*s %7s %12s %12s %12s %12s %12s %12s%s\n", style(out, STYLE_BOLD), wide, "machine",
+            name, "device", "layers", "weights", "mapped", "cache", "compute", "needed", "available",
+            style(out, STYLE_NONE));
+    for (int r = 0; r < p->n; r++)
+        for (int i = 0; i < p->rows[r].n_devices; i++) {
+            const struct rank_device *d = &p->rows[r].devices[i];
+            fprintf(out, "%4d  %-*s  %-*s %7d %12s %12s %12s %12s %12s %12s\n", r, wide, p->rows[r].machine, name,
+                    d->name, d->layers, human_bytes(text[0], d->weights), human_bytes(text[1], d->mapped),
+                    human_bytes(text[2], d->cache), human_bytes(text[3], d->compute), human_bytes(text[4], d->needed),
+                    human_bytes(text[5], d->available));
+        }
+}
+
+json_t *rank_plans_json(const struct rank_plans *p) {
+    json_t *ranks = json_array();
+    for (int r = 0; r < p->n && p->n > 1; r++) {
+        json_t *devices = json_array();
+        for (int i = 0; i < p->rows[r].n_devices; i++) {
+            const struct rank_device *d = &p->rows[r].devices[i];
+            json_array_append_new(devices, json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "name", d->name,
+                                                     "layers", d->layers, "weights", (json_int_t)d->weights, "mapped",
+                                                     (json_int_t)d->mapped, "cache", (json_int_t)d->cache, "compute",
+                                                     (json_int_t)d->compute, "needed", (json_int_t)d->needed,
+                                                     "available", (json_int_t)d->available));
+        }
+        json_array_append_new(
+            ranks, json_pack("{s:i, s:s, s:o}", "rank", r, "machine", p->rows[r].machine, "devices", devices));
+    }
+    return ranks;
+}
