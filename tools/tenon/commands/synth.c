@@ -266,7 +266,7 @@ static const struct option options[] = {
      .value = "SHAPE",
      .kind = OPTION_TEXT,
      .fallback = "tiny",
-     .help = "tiny, 15m, 100m, 1b, 3b, 8b, 70b, or a list of numbers (see below)"},
+     .help = "tiny, 15m, 100m, 1b, 3b, 8b, 70b, 405b, or a list of numbers (see below)"},
     {.name = "set",
      .value = "NAME=N",
      .kind = OPTION_TEXT,

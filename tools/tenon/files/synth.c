@@ -40,7 +40,7 @@ static tn_status parse_custom(const char *text, struct layout *l) {
         if (i == count || !text[name] || end == text + name + 1 || (*end && *end != ',') || value > 1u << 24)
             return tn_fail(
                 TN_E_SYNTAX,
-                "shape %s: a name (tiny 15m 100m 1b 3b 8b 70b) or a list such as "
+                "shape %s: a name (tiny 15m 100m 1b 3b 8b 70b 405b) or a list such as "
                 "layers=4,width=512,heads=8,kv=2,ffn=1024,vocab=2000,ctx=4096,experts=8,used=2 is expected",
                 text);
         *fields[i].value = (uint32_t)value;
