@@ -33,7 +33,7 @@ set_tests_properties(pages_on_host PROPERTIES TIMEOUT 600 ENVIRONMENT "TENON_GPU
 set_target_properties(test_tensor_load PROPERTIES ENABLE_EXPORTS ON)
 
 # Compares models with reference logits; tests/zoo/run.sh calls it for every model of the golden zoo.
-add_executable(zoo tests/zoo/zoo.c tests/zoo/ties.c)
+add_executable(zoo tests/zoo/zoo.c tests/zoo/ranks.c tests/zoo/ties.c)
 set_target_properties(zoo PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_link_libraries(zoo PRIVATE tenon_flags tenon_llm_static tenon_static)
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh BUILD [NAME …]: checks the models of the golden zoo (all, or those named) and prints a line for each.
-# $MODES: batch (default), cuts, pairs, fit. $SEED: of the weights (7 is the reference's). Exits with 1 if one fails, 77
+# $MODES: batch (default), cuts, pairs, fit, rows, layers. $SEED: of the weights (7 is the reference's). Exits with 1 if one fails, 77
 # where the golden data is absent.
 build=$1
 shift

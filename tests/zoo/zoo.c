@@ -3,12 +3,14 @@
  * The reference file holds int32 n_tokens, int32 n_vocab, int32 tokens[n_tokens], f32 logits[n_tokens][n_vocab].
  * Modes: `batch` (24 tokens at once, then one by one; the default), `cuts` (the batch cut at every position),
  * `pairs` (two interleaved sequences, the second one token behind), `fit` (the bytes of sessions on the CPU and on a
- * simulated device are those planned). Prints the NMSE of the rows of the first batch
+ * simulated device are those planned), `rows` and `layers` (2, 3 and 4 ranks against one, within 1e-10 and with the
+ * same bits). Prints the NMSE of the rows of the first batch
  * and of the single tokens, for the worst run of each mode, and exits with 1 if one is above $TENON_ZOO_BAR (1e-6).
  * $TENON_ZOO_DEVICE names the device, $TENON_ZOO_CACHE the type of the KV cache (f32).
  * $TENON_ZOO_TIES names the reference's order of positions with equal scores (ties.h). A model that is not causal
  * (text diffusion) reads all tokens as a whole: nothing is cut, and the two sequences hold the same tokens. Of an
  * encoder the reference has the states of the tokens. */
+#include "ranks.h"
 #include "ties.h"
 
 #include "tenon/llm.h"
@@ -155,7 +157,7 @@ static int run_fit(const char *path, const tn_session_params *p, const zoo_case 
 
 int main(int count, char **arguments) {
     if (count < 3) {
-        fprintf(stderr, "usage: zoo MODEL.gguf FILE.logits [batch] [cuts] [pairs] [fit]\n");
+        fprintf(stderr, "usage: zoo MODEL.gguf FILE.logits [batch] [cuts] [pairs] [fit] [rows] [layers]\n");
         return 2;
     }
     const char *path = arguments[1], *device = getenv("TENON_ZOO_DEVICE"), *bar = getenv("TENON_ZOO_BAR");
@@ -182,8 +184,10 @@ int main(int count, char **arguments) {
     int result = 0;
     for (int i = 3; i < (count > 3 ? count : 4); i++) {
         const char *mode = count > 3 ? arguments[i] : "batch";
-        const int one = strcmp(mode, "fit") == 0 ? run_fit(path, &p, &c)
-                                                 : run_mode(path, session, &c, mode, bar ? atof(bar) : 1e-6);
+        const bool rows = strcmp(mode, "rows") == 0, layers = strcmp(mode, "layers") == 0;
+        const int one = rows || layers ? zoo_run_ranks(path, &p, c.tokens, c.n_tokens, layers, rows ? 1e-10 : 0)
+                        : strcmp(mode, "fit") == 0 ? run_fit(path, &p, &c)
+                                                   : run_mode(path, session, &c, mode, bar ? atof(bar) : 1e-6);
         if (one > result) result = one;
     }
     tn_session_free(session);
