@@ -69,7 +69,7 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
         -n 1 "$tenon" run big.gguf -p hi -n 2 -c 64 -t 1 > out/mpi.txt 2> err; then
         fail "mpirun with two models succeeded"
     fi
-    grep -q 'another model' err || fail "mpirun with two models does not say so"
+    grep -q 'different model' err || fail "mpirun with two models does not say so"
 fi
 
 # A server whose rank is killed: the request fails, and the server ends.
