@@ -68,6 +68,32 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     check "the plan of a job's ranks" 0 '3 ranks, by rows' mpirun --allow-run-as-root --oversubscribe -n 3 "$tenon" plan "$model" -c 128
     [ "$(grep -c 'It fits' "$work/out")" = 1 ] || failed "mpirun tenon plan: not one verdict"
 fi
+# The threads that move messages sleep while a server is idle.
+idle_ticks() { # pids: clock ticks of all their threads but the first
+    local pid task
+    for pid in "$@"; do
+        for task in /proc/"$pid"/task/*; do [ "${task##*/}" = "$pid" ] || sed 's/.*) //' "$task/stat"; done
+    done | awk '{ n += $12 + $13 } END { print n + 0 }'
+}
+if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
+    mpirun --allow-run-as-root --oversubscribe -n 2 "$tenon" serve -m "$model" --port 0 -c 128 -t 1 > "$work/out" 2> "$work/err" < /dev/null &
+    job=$!
+    for _ in $(seq 200); do
+        grep -q 'listening at' "$work/out" "$work/err" && break
+        sleep 0.1
+    done
+    # shellcheck disable=SC2046
+    ranks=$(for pid in $(cat /proc/$job/task/$job/children); do [ "$(cat "/proc/$pid/comm")" = tenon ] && echo "$pid"; done)
+    # shellcheck disable=SC2086
+    before=$(idle_ticks $ranks)
+    sleep 1
+    # shellcheck disable=SC2086
+    spent=$(($(idle_ticks $ranks) - before))
+    [ "$(wc -w <<< "$ranks")" = 2 ] || failed "mpirun tenon serve: not two ranks: $ranks"
+    [ "$spent" -lt 40 ] || failed "threads of idle ranks took $spent hundredths of a second in one"
+    kill -INT $job
+    wait $job 2> /dev/null
+fi
 check "an unknown transport" 1 "unknown transport 'pigeons'" "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --net pigeons
 check "a missing model" 1 "missing.gguf" "$tenon" run "$work/missing.gguf" -p x -n 1 --ranks 2
 check "a plan of this machine's CPU, not measured" 1 "tenon devices --measure" env XDG_CACHE_HOME="$work" "$tenon" plan "$model" -c 128 --nodes "2x1x cpu; net=125M,latency=100us,prompt=100"

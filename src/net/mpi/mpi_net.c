@@ -62,6 +62,21 @@ static int unlock_after(mpi_net *m, int code) {
 #define LOCKED(m, call) (pthread_mutex_lock(&(m)->lock), unlock_after((m), (call)))
 #define MPI_TRY(m, call) TN_TRY(check_call(LOCKED(m, call), #call))
 
+/* Conditions wait for times of tn_time_ns(), which is monotonic. With the default clock such a time is long past, and
+ * waiting would not block. */
+static int init_condition(pthread_cond_t *condition) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    const int error = pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return error;
+}
+static int wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t ns) {
+    const struct timespec until = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    return pthread_cond_timedwait(condition, lock, &until);
+}
+
 /* If a rank has not received the previous heartbeat, it stays in flight and no new one is sent. */
 static void send_beats(const tn_net *net) {
     mpi_net *m = net->impl;
@@ -89,12 +104,7 @@ static void *move_messages(void *user) {
             if (m->requests[i] != MPI_REQUEST_NULL &&
                 MPI_Test(&m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS)
                 left += !done;
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        const uint64_t ns = (uint64_t)until.tv_nsec + (left ? NAP_NS : m->beat_ns);
-        until.tv_sec += (time_t)(ns / 1000000000);
-        until.tv_nsec = (long)(ns % 1000000000);
-        (void)pthread_cond_timedwait(&m->wake, &m->lock, &until);
+        (void)wait_until(&m->wake, &m->lock, tn_time_ns() + (left ? NAP_NS : m->beat_ns));
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;
@@ -242,14 +252,10 @@ typedef struct mpi_watch {
 
 static void *watch_call(void *user) {
     mpi_watch *w = user;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    const uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)w->timeout_ms * 1000000;
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    const uint64_t until = tn_time_ns() + (uint64_t)w->timeout_ms * 1000000;
     pthread_mutex_lock(&w->lock);
     while (!w->done)
-        if (pthread_cond_timedwait(&w->ended, &w->lock, &until) != 0 && !w->done) {
+        if (wait_until(&w->ended, &w->lock, until) != 0 && !w->done) {
             fprintf(stderr, "%s: the other ranks have not answered for %u ms\n", w->what, w->timeout_ms);
             signal(SIGALRM, SIG_DFL);
             kill(getpid(), SIGALRM); /* as in end_job() */
@@ -258,9 +264,8 @@ static void *watch_call(void *user) {
     return NULL;
 }
 static void begin_watch(mpi_watch *w, const tn_net *net, const char *what) {
-    *w =
-        (mpi_watch){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, .timeout_ms = net->timeout_ms, .what = what};
-    w->runs = pthread_create(&w->thread, NULL, watch_call, w) == 0;
+    *w = (mpi_watch){.lock = PTHREAD_MUTEX_INITIALIZER, .timeout_ms = net->timeout_ms, .what = what};
+    w->runs = init_condition(&w->ended) == 0 && pthread_create(&w->thread, NULL, watch_call, w) == 0;
 }
 static void end_watch(mpi_watch *w) {
     if (!w->runs) return;
@@ -335,6 +340,10 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     int ready = 0, level;
     mpi_net *m = tn_calloc(1, sizeof *m);
     if (!m) return TN_E_NOMEM;
+    if (pthread_mutex_init(&m->lock, NULL) || init_condition(&m->wake)) {
+        tn_free(m);
+        return TN_E_NOMEM;
+    }
     net->impl = m;
     net->ops = &ops;
     net->name = "mpi";
