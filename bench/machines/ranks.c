@@ -1,8 +1,8 @@
-/* machines/ranks MODEL [RANKS] [DEVICE] [row|layer] [TRANSPORT] [f32]: logits of several ranks against those of one,
- * on a device that they share. Transports are shm (default) and nccl:shm; f32 is the type of the cache (default f16).
- * Prints the normalized mean square error of a prompt's and of single tokens' logits, and the times. Processes are
- * started for every rank, as tenon does with
- * --ranks. */
+/* machines/ranks MODEL [RANKS] [DEVICE] [row|layer] [TRANSPORT] [f32] [repeatable]: logits of several ranks against
+ * those of one, on a device that they share. Transports are shm (default) and nccl:shm; f32 is the type of the cache
+ * (default f16). Repeatable sessions compute single tokens with the kernels of prompts, alike in one rank and in
+ * several. Prints the normalized mean square error of a prompt's and of single tokens' logits, and the times.
+ * Processes are started for every rank, as tenon does with --ranks. */
 #include "tenon/llm.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ typedef struct rank_options {
     const char *path, *device;
     int n_ranks;
     bool by_layers;
-    bool f32_cache;
+    bool f32_cache, repeatable;
     const char *transport; /* "shm" or "nccl:shm" */
 } rank_options;
 
@@ -65,6 +65,7 @@ static tn_status run_rank(const rank_options *o, int fd, int rank, shared_run *o
     p.n_outputs = PROMPT;
     p.n_seqs = 1;
     if (o->f32_cache) p.cache_k = p.cache_v = TN_F32;
+    p.repeatable = o->repeatable;
     p.n_gpu_layers = INT32_MAX;
     p.devices[0] = o->device;
     if (strcmp(o->device, "cpu") != 0) p.devices[1] = "cpu";
@@ -137,15 +138,18 @@ static int count_same_argmax(const float *a, const float *b, int rows, size_t n)
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: ranks MODEL [RANKS] [DEVICE] [row|layer] [shm|nccl:shm] [f32]\n");
+        fprintf(stderr, "usage: ranks MODEL [RANKS] [DEVICE] [row|layer] [shm|nccl:shm] [f32] [repeatable]\n");
         return 2;
     }
     rank_options o = {.path = argv[1],
                       .n_ranks = 1,
                       .device = argc > 3 ? argv[3] : "cpu",
                       .by_layers = argc > 4 && strcmp(argv[4], "layer") == 0,
-                      .f32_cache = argc > 6 && strcmp(argv[6], "f32") == 0,
                       .transport = argc > 5 ? argv[5] : "shm"};
+    for (int i = 6; i < argc; i++) {
+        o.f32_cache = o.f32_cache || strcmp(argv[i], "f32") == 0;
+        o.repeatable = o.repeatable || strcmp(argv[i], "repeatable") == 0;
+    }
     const size_t bytes = sizeof(shared_run) + (size_t)OUTPUTS * VOCAB_MOST * sizeof(float);
     shared_run *one = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     shared_run *many = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
