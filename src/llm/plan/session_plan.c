@@ -423,7 +423,8 @@ tn_status tn__session_plan_make(tn_session_plan *p) {
                                           .in_order = memory[d].in_order,
                                           .lower_bound = memory[d].lower_bound};
         for (int32_t i = 0; i < p->model->h.n_layer; i++)
-            p->devices[d].n_layers += p->placement.device_of_layer[i + 1] == (int)d;
+            p->devices[d].n_layers +=
+                tn__holds_layer(&p->model->division, i) && p->placement.device_of_layer[i + 1] == (int)d;
     }
     tn_free(memory);
     tn_free(sizes);
