@@ -3,11 +3,11 @@
 # MPI job (Open MPI) in each. Needs root and iproute2. Latency is added by the delay transport, because many kernels lack netem.
 #
 #   bench/machines/netns.sh build model.gguf link           time of sums between the ranks: what tenon plan needs of the link
-#   bench/machines/netns.sh build model.gguf peaks          the speed of both machines, measured at the same time: they share one memory
 #   bench/machines/netns.sh build model.gguf compare        measured and predicted speed of both splits, and of one rank
 #   bench/machines/netns.sh build model.gguf run ARGUMENTS  tenon with these arguments, as two ranks
 #
-# RATE (bits per second for tc, 1gbit) and LATENCY (100us) describe the link. Peaks are kept in $XDG_CACHE_HOME.
+# RATE (bits per second for tc, 1gbit) and LATENCY (100us) describe the link. compare measures the peaks before and after REPEAT
+# (3) rounds of runs, because the speed of memory in a virtual machine changes within minutes; predictions are the mean of both.
 set -u
 build=$(realpath "${1:?folder of the build}") model=$(realpath "${2:?model}") command=${3:?command}
 shift 3
@@ -19,7 +19,7 @@ end() {
     rm -rf "$work"
 }
 trap end EXIT
-export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$work/cache}
+export XDG_CACHE_HOME=$work/cache
 
 two_ranks() { (machines_run "$@" 2> "$work/err") || { cat "$work/err" >&2; exit 1; }; }
 
@@ -29,10 +29,25 @@ measure_link() {
     awk '$1 == 4 { a = $3 } $1 == 4194304 { printf "%.1f %.0f\n", a, $1 / (($3 - a) * 1e-6) }' "$work/net.txt"
 }
 
-measure_peaks() {
-    XDG_CACHE_HOME=$work/other taskset -c 1 "$build/bin/tenon" devices --measure -t 1 --device cpu > /dev/null 2>&1 &
-    taskset -c 0 "$build/bin/tenon" devices --measure -t 1 --device cpu 2> /dev/null | grep -v '^ *$'
+# Both machines share one memory: a rank is slower while the other one computes. The peaks of a processor alone are those of one
+# rank and of decode by layers, where ranks take turns; those of both at once are those of all else.
+measure_on() { # processor, folder
+    XDG_CACHE_HOME=$2 taskset -c "$1" "$build/bin/tenon" devices --measure -t 1 --device cpu > /dev/null 2>&1
+}
+measure_peaks() { # number
+    measure_on 0 "$work/alone.$1"
+    measure_on 1 "$work/other.$1" &
+    measure_on 0 "$work/both.$1"
     wait
+}
+predict() { # peaks, PROMPT, split or - for one rank, arguments…: appends tokens per second of prompt and decode to a file
+    local peaks=$1 prompt=$2 split=$3 n
+    shift 3
+    for n in 1 2; do
+        XDG_CACHE_HOME=$work/$peaks.$n taskset -c 0 "$build/bin/tenon" plan "$model" -t 1 "$@" \
+            --nodes "2x1x cpu; net=${link[1]},latency=${link[0]}us,prompt=$prompt" 2>> "$work/err" |
+            awk -v how="$split" '$2 == how { print $(NF - 2), $(NF - 1) }' >> "$work/$split.$peaks.plan"
+    done
 }
 
 # A run of tenon bench: prompt and decode in tokens per second, in "$work/NAME.txt".
@@ -47,40 +62,43 @@ print(*[r['median'] for r in json.loads(text[text.index('{'):])['results']])" "$
 }
 
 compare() {
-    local i link row layer
+    local i row=(-p 512 -n 32) layer=(-p 2048 -n 32 -c 4096 -b 2048)
     read -r -a link <<< "$(measure_link)"
-    echo "link $rate, $latency: ${link[0]} us and ${link[1]} bytes per second between the ranks"
-    plan() { # peaks belong to one processor
-        taskset -c 0 "$build/bin/tenon" plan "$model" -t 1 "$@" --nodes "2x1x cpu; net=${link[1]},latency=${link[0]}us,prompt=$prompt" 2>> "$work/err"
-    }
-    row=(-p 512 -n 32) layer=(-p 2048 -n 32 -c 4096 -b 2048)
+    echo "$rate, $latency: a sum of 4 bytes takes ${link[0]} us, large ones move ${link[1]} bytes per second"
+    measure_peaks 1
     for ((i = 0; i < ${REPEAT:-3}; i++)); do
-        bench one "$build/bin/tenon" bench "$model" "${layer[@]}"
+        bench one taskset -c 0 "$build/bin/tenon" bench "$model" "${layer[@]}"
         bench layer two_ranks "$build/bin/tenon" bench "$model" "${layer[@]}" --nodes-split layer --net "delay:$latency:mpi"
         bench row two_ranks "$build/bin/tenon" bench "$model" "${row[@]}" --nodes-split row --net "delay:$latency:mpi"
     done
-    prompt=512 plan -c 1024 | awk '$2 == "row" { print $(NF - 2), $(NF - 1) }' > "$work/row.plan"
-    prompt=2048 plan -c 4096 -b 2048 | awk '$2 == "layer" { print $(NF - 2), $(NF - 1) }' > "$work/layer.plan"
-    prompt=2048 plan -c 4096 -b 2048 | awk '$1 == 1 { print $(NF - 2), $(NF - 1) }' > "$work/one.plan"
+    measure_peaks 2
+    predict alone 2048 - -c 4096 -b 2048
+    predict alone 2048 layer -c 4096 -b 2048
+    predict both 2048 layer -c 4096 -b 2048
+    predict both 512 row -c 1024
     python3 - "$work" << 'END'
 import statistics, sys
 def rows(name):
     return [list(map(float, line.split())) for line in open(f'{sys.argv[1]}/{name}')]
-base = None
-for name in 'one', 'row', 'layer':
-    runs = rows(name + '.txt')
-    for i, what in enumerate(('prompt', 'decode')):
-        measured, predicted = statistics.median(r[i] for r in runs), rows(name + '.plan')[0][i]
-        base = base or measured
-        note = f', {measured / base:.2f} of one rank' if (name, what) == ('layer', 'prompt') else ''
-        print(f'{name:6} {what:7} measured {measured:7.1f} predicted {predicted:7.1f} tokens/s, {measured / predicted - 1:+.1%}{note}'
-              f'   ({", ".join(f"{r[i]:.1f}" for r in runs)})')
+cases = [('one rank, prompt of 2,048', 'one', '-.alone', 0), ('one rank, decode', 'one', '-.alone', 1),
+         ('rows, prompt of 512', 'row', 'row.both', 0), ('rows, decode', 'row', 'row.both', 1),
+         ('layers, prompt of 2,048', 'layer', 'layer.both', 0), ('layers, decode', 'layer', 'layer.alone', 1)]
+print('| tokens per second | measured | runs | predicted | before, after | measured / predicted |\n|---|--:|---|--:|---|--:|')
+base, worst = None, 0
+for what, runs, plan, column in cases:
+    runs, plans = [r[column] for r in rows(runs + '.txt')], [r[column] for r in rows(plan + '.plan')]
+    measured, predicted = statistics.median(runs), statistics.mean(plans)
+    base = base or measured
+    note = f', {measured / base:.2f} of one rank' if what.startswith('layers, prompt') else ''
+    print(f'| {what} | {measured:.1f}{note} | {", ".join(f"{r:.1f}" for r in runs)} | {predicted:.1f} '
+          f'| {", ".join(f"{p:.1f}" for p in plans)} | {measured / predicted:.2f} |')
+    worst = max(worst, abs(measured / predicted - 1))
+print(f'\nlargest difference {worst:.1%}')
 END
 }
 
 case $command in
 link) machines_make "$rate" && { measure_link; cat "$work/net.txt"; } ;;
-peaks) measure_peaks ;;
 compare) machines_make "$rate" && compare ;;
 run) machines_make "$rate" && two_ranks "$build/bin/tenon" "$@" ;;
 *) echo "unknown command $command"; exit 2 ;;

@@ -324,7 +324,7 @@ static int make_plan(const struct args *args, struct plan_subject *s) {
 }
 
 /* What was asked for, of a plan that was made. */
-static int report_plan(const struct args *args, struct plan_subject *s) {
+static int print_reports(const struct args *args, struct plan_subject *s) {
     int code = EXIT_OK;
     if (args_flag(args, "json")) {
         code = print_plan_json(s);
@@ -373,7 +373,7 @@ static int plan_model(const struct args *args, const tn_model_params *model_para
     s->params = tn_session_plan_params(s->plan);
     speed_cache_load();
     if (args_flag(args, "measure")) code = measure_plan_devices(s->plan, (int)args_int(args, "threads"));
-    if (!code) code = report_plan(args, s);
+    if (!code) code = print_reports(args, s);
     return code || (s->fit.fits && rank_plans_fit(&s->ranks, NULL)) ? code : EXIT_TOO_BIG;
 }
 
