@@ -34,6 +34,54 @@ check "no near option" 2 '^tenon: unknown option --no-xyzw$' "$tenon" run --no-x
 check "a near option" 2 'did you mean --no-mmap' "$tenon" run --no-mmpa
 check "an option of others in a command without a model" 2 'unknown option --jinja' "$tenon" version --jinja
 
+# Options that take any text: what they do, as flag and as variable.
+check "--log-file" 0 . "$tenon" run -n 1 -v --log-file "$work/log1"
+LLAMA_ARG_LOG_FILE=$work/log2 check "LLAMA_ARG_LOG_FILE" 0 . "$tenon" run -n 1 -v
+for log in log1 log2; do grep -q 'tales.gguf' "$work/$log" || failed "$log has no log"; done
+hub=$work/hub/models--own--repo
+mkdir -p "$hub/refs" "$hub/snapshots/0"
+printf 0 > "$hub/refs/main"
+cp "$here/../../models/tales.gguf" "$hub/snapshots/0/tales-Q4_K_M.gguf"
+export HF_HUB_CACHE=$work/hub
+check "a cached model" 0 . "$tenon" run --offline -hf own/repo -n 1
+check "--hf-file" 1 'own/repo was not downloaded' "$tenon" run --offline -hf own/repo -hff other.gguf -n 1
+LLAMA_ARG_HF_FILE=other.gguf check "LLAMA_ARG_HF_FILE" 1 'own/repo was not downloaded' "$tenon" run --offline -hf own/repo -n 1
+LLAMA_ARG_HF_FILE=other.gguf check "a flag before a variable" 0 . "$tenon" run --offline -hf own/repo -hff tales-Q4_K_M.gguf -n 1
+unset HF_HUB_CACHE
+effort=(-cnv -st -p Hi -n 1 --chat-template '{{ raise_exception("effort " ~ reasoning_effort) }}')
+check "--reasoning-effort" 1 'effort high' "$tenon" run "${effort[@]}" --reasoning-effort high
+LLAMA_ARG_REASONING_EFFORT=low check "LLAMA_ARG_REASONING_EFFORT" 1 'effort low' "$tenon" run "${effort[@]}"
+check "-devd" 1 'nonsense' "$tenon" run -n 1 -md "$here/../../models/tales-draft.gguf" -devd nonsense
+LLAMA_ARG_API_PREFIX=nonsense check "LLAMA_ARG_API_PREFIX" 2 'begins with a slash' "$tenon" serve --port 0
+if command -v curl > /dev/null; then
+    LLAMA_ARG_ALIAS=fabler LLAMA_ARG_TAGS=old,red LLAMA_API_KEY=sesame LLAMA_ARG_API_PREFIX=/llm LLAMA_ARG_CORS_ORIGINS=https://a.example \
+        LLAMA_ARG_SSE_PING_INTERVAL=1 LLAMA_ARG_ENDPOINT_METRICS=1 "$tenon" serve --port 0 --grammar 'root ::= " yes" | " no"' > "$work/served" 2>&1 &
+    pid=$!
+    for _ in $(seq 200); do grep -q 'is ready' "$work/served" && break || sleep 0.05; done
+    url=$(grep -oE 'http://[0-9.:]+' "$work/served" | head -n 1)/llm
+    ask() { curl -s -i -H "Authorization: Bearer ${key:-sesame}" -H 'Origin: https://a.example' "$@"; }
+    models=$(ask "$url/v1/models")
+    grep -q '"fabler"' <<< "$models" || failed "LLAMA_ARG_ALIAS, LLAMA_ARG_API_PREFIX: $models"
+    grep -q '"red"' <<< "$models" || failed "LLAMA_ARG_TAGS: $models"
+    grep -qi 'Access-Control-Allow-Origin: https://a.example' <<< "$models" || failed "LLAMA_ARG_CORS_ORIGINS: $models"
+    grep -qE '"content":" (yes|no)"' <<< "$(ask "$url/completion" -d '{"prompt":"Is it?"}')" || failed "--grammar of the server"
+    grep -qE '"content":" (fox|hen)"' <<< "$(ask "$url/completion" -d '{"prompt":"Is it?","grammar":"root ::= \" fox\" | \" hen\""}')" ||
+        failed "a request's grammar replaces that of the server"
+    key=wrong; grep -q '401' <<< "$(ask "$url/v1/models")" || failed "LLAMA_API_KEY"
+    key=sesame; grep -q 'HTTP/1.1 200' <<< "$(ask "$url/metrics")" || failed "LLAMA_ARG_ENDPOINT_METRICS"
+    kill $pid
+    wait $pid
+fi
+
+# Values of the command line replace those of variables, also where an option may be repeated.
+LLAMA_ARG_DEVICE=sim:1G check "-dev before LLAMA_ARG_DEVICE" 0 'cpu: 11 layers' "$tenon" run -n 1 -v -dev cpu
+grep -q 'sim' "$work/out" && failed "the variable adds a device"
+LLAMA_ARG_OVERRIDE_TENSOR=nonsense check "-ot before LLAMA_ARG_OVERRIDE_TENSOR" 0 . "$tenon" run -n 1 -ot ffn=CPU
+
+# llama-bench gives every switch a value.
+check "bench with values of switches" 0 'pp4' "$tenon" bench -p 4 -n 0 -r 1 -o md -ngl 99 -fa 0,1 -mmp 0 -nkvo 0 --no-host 0 --no-op-offload 0
+check "bench with a refused switch" 2 'nkvo is not supported' "$tenon" bench -p 4 -n 0 -nkvo 1
+
 # Effects.
 locked() { # of the running program, in KiB
     awk '/VmLck/ { print $2 }' "/proc/$1/status"
@@ -71,6 +119,13 @@ if ! grep -q 'cannot be locked' "$work/err"; then
     [ "$(locked $pid)" -gt 9000 ] || failed "--mlock locks only $(locked $pid) KiB"
 fi
 release
+if [ -e /proc/self/numa_maps ]; then # what the threads allocate from now on
+    for placement in distribute=interleave isolate=prefer numactl=default; do
+        hold --numa "${placement%=*}"
+        grep -q "^[0-9a-f]* ${placement#*=}.*heap" "/proc/$pid/numa_maps" || failed "--numa ${placement%=*} does not place memory"
+        release
+    done
+fi
 if [ "$(nproc)" -ge 2 ]; then
     hold -t 2 -Cr 0-1 --cpu-strict 1
     grep -h Cpus_allowed_list "/proc/$pid"/task/*/status | grep -qE '\s1$' || failed "--cpu-strict: no thread on processor 1 alone"

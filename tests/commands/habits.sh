@@ -36,20 +36,7 @@ grep -q 'tokens/s' "$work/err" && failed "--no-show-timings"
 # Chat models.
 "$tenon" synth "$work/plain.gguf" --shape layers=1,width=64,heads=2,kv=1,head=32,ffn=64,vocab=600,ctx=512 > /dev/null
 chat=$work/chat.gguf
-python3 - "$work/plain.gguf" "$chat" "$template" << 'PY'
-import struct, sys
-source, target, template = sys.argv[1:4]
-data = open(source, "rb").read()
-magic, version, tensors, keys = struct.unpack_from("<4sIQQ", data)
-key, value = b"tokenizer.chat_template", template.encode()
-row = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(value)) + value
-# The tensor data begins at a multiple of the alignment: metadata grows by a multiple of it.
-pad_key = b"x.padding"
-base = struct.pack("<Q", len(pad_key)) + pad_key + struct.pack("<I", 8)
-pad = -(len(row) + len(base) + 8) % 64
-row += base + struct.pack("<Q", pad) + b" " * pad
-open(target, "wb").write(struct.pack("<4sIQQ", magic, version, tensors, keys + 2) + data[24:24] + row + data[24:])
-PY
+python3 "$here/../data/add_metadata.py" "$work/plain.gguf" "$chat" "tokenizer.chat_template=$template"
 check "run says that the model chats" 0 'has a chat template' "$tenon" run "$chat" -n 1 -p Hi
 "$tenon" run "$work/plain.gguf" -n 1 -p Hi 2>&1 < /dev/null | grep -q 'chat template' && failed "no note for a model without a template"
 check "-no-cnv is quiet" 0 . "$tenon" run "$chat" -no-cnv -n 1 -p Hi
@@ -83,6 +70,15 @@ python3 "$here/../data/terminal.py" '/re\t/h\t\n/xyz\n/bye\n' "$tenon" chat "$ch
 grep -q '^/reset  /regen' "$work/screen" || failed "Tab lists commands: $(cat "$work/screen")"
 grep -q 'unknown command /xyz; /help' "$work/screen" || failed "no near command: $(cat "$work/screen")"
 
+# Arguments that nobody reads are errors; the environment's model gives way to an argument.
+tales=$here/../../models/tales.gguf
+check "run with a text as argument" 2 'unexpected argument "Once".*-p gives' "$tenon" run -m "$tales" Once
+check "run with a model and a text" 2 'unexpected argument "Once".*-p gives' "$tenon" run "$tales" Once
+for command in bench serve plan; do check "$command with two models" 2 'unexpected argument "b.gguf"' "$tenon" $command -m "$tales" b.gguf; done
+LLAMA_ARG_MODEL=/no/such.gguf check "an argument before LLAMA_ARG_MODEL" 0 . "$tenon" run "$tales" -n 1
+LLAMA_ARG_MODEL=/no/such.gguf check "chat with a model before LLAMA_ARG_MODEL" 0 . "$tenon" chat "$tales" "Hi" -n 1
+same "LLAMA_ARG_MODEL with a question" "$one" "$(LLAMA_ARG_MODEL=$chat answer chat "How are you?" < /dev/null)"
+
 # -r with escapes.
 same "-r with a line break" 2 "$("$tenon" run --temp 0 -n 200 -r '\n' 2> "$work/err" | wc -l)"
 [ "$("$tenon" run --temp 0 -n 200 -r '\n' --no-escape 2> "$work/err" | wc -l)" -gt 2 ] || failed "-r with --no-escape"
@@ -101,6 +97,13 @@ echo precious > "$work/mine"
 talk 'A fox\n/save '"$work"'/mine\n/save '"$work"'/talk\nMore\n/save '"$work"'/talk\n'
 same "/save keeps other files" precious "$(cat "$work/mine")"
 grep -q 'More' "$work/talk" || failed "/save again to the same file"
+talk 'A fox\n/save --force '"$work"'/mine\n/reset\n/load "'"$work"'/mine"\n/stats\n/save\n'
+grep -q '"A fox"' "$work/mine" || failed "/save --force"
+grep -q 'messages  *2' "$work/out" || failed "/load with quotes"
+grep -q 'mine exists' "$work/err" && failed "/save alone saves to the same file"
+talk '/set temperature 0.25\n/set parameter top_k 7\n/set num_predict 3\n/set temp\n/set top-k\n/set n\n/set system Be kind.\n/system\n/?\n'
+for line in 'temp +0.25$' 'top-k +7$' 'n +3$' 'Be kind.$' '/regen '; do grep -qE "^ *$line" "$work/out" || failed "/set: no $line in $(cat "$work/out")"; done
+[ "$(awk 'length > 80' "$work/out")" = "" ] || failed "/help is wider than 80 columns"
 long=$(printf 'fox %.0s' {1..300})
 talk "Tom is a fox.\\n$long\\n/stats\\n" -c 128
 grep -q 'the context only' "$work/err" || failed "a paste that is too long is refused"
@@ -118,6 +121,11 @@ bench -p 4,8 -n 0 -o csv | python3 -c 'import csv, sys
 rows = list(csv.DictReader(sys.stdin))
 assert [r["n_prompt"] for r in rows] == ["4", "8"] and float(rows[0]["avg_ts"]) > 0' || failed "bench -o csv"
 same "bench -o jsonl" 2 "$(bench -p 4 -n 2 -o jsonl | grep -c '^{')"
+same "ranges" "pp4 pp8 pp12 tg1 tg2 tg4" "$(bench -p 4-12+4 -n '1-4*2' | awk -F' *\\| *' 'NR > 2 { printf "%s%s", s, $7; s = " " }')"
+for range in 8-4 4-8+0 '4-8*1' '0-4*2' 4- 0-99; do check "bench -p $range" 2 'whole numbers' "$tenon" bench -p "$range"; done
+began=$(date +%s%N)
+bench -p 4,8 -n 0 --delay 0.3 > /dev/null
+[ $((($(date +%s%N) - began) / 1000000)) -ge 600 ] || failed "--delay"
 check "bench with what is no number" 2 'whole numbers' "$tenon" bench -p 4,x
 check "bench -pg with one number" 2 '512,128' "$tenon" bench -pg 512
 

@@ -10,7 +10,7 @@ unset HF_TOKEN HF_HOME http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY A
 hub=$work/hub
 mkdir -p "$hub" "$HOME"
 "$tenon" synth "$work/m.gguf" --shape layers=2,width=64,heads=2,kv=1,head=32,ffn=128,vocab=600,ctx=128 --type f16 > /dev/null || failed synth
-for repo in model private busy overloaded broken cut dies noranges wrong longer shorter slow escape nonsense pages plain changes untagged; do
+for repo in model private gated page busy overloaded broken cut dies noranges wrong longer shorter slow escape nonsense pages plain changes untagged; do
     mkdir -p "$hub/org/$repo"
     cp "$work/m.gguf" "$hub/org/$repo/$repo-Q4_K_M.gguf"
 done
@@ -22,7 +22,8 @@ cp "$work/m.gguf" "$hub/org/only/only-IQ3_XS.gguf"
 echo x > "$hub/org/none/README.md"
 mkdir -p "$hub/org/choice"
 for name in a-Q4_0 b-BF16 c-Q8_0 c-IQ4_XS mtp-c-Q4_K_M c-Q4_K_M-mmproj eagle3-c-Q6_K cQ5_1; do cp "$work/m.gguf" "$hub/org/choice/$name.gguf"; done
-head -c 8000000 /dev/urandom > "$hub/org/slow/slow-Q4_K_M.gguf"
+echo '<html>Please log in</html>' > "$hub/org/page/page-Q4_K_M.gguf"
+(printf GGUF; head -c 8000000 /dev/urandom) > "$hub/org/slow/slow-Q4_K_M.gguf"
 python3 "$here/../data/local_hub.py" "$hub" "$work/port" &
 server=$!
 trap 'kill $server 2> /dev/null; rm -rf "$work"' EXIT
@@ -76,7 +77,12 @@ check "a split model runs" 0 . "$tenon" run -m "$path" -n 2
 check "run -hf" 0 . "$tenon" run -hf org/model -n 2
 check "chat -hf" 0 . "$tenon" chat -hf org/model:Q8_0 -n 2 "A fox"
 LLAMA_ARG_HF_REPO=org/model check "by variable" 0 . "$tenon" run -n 2
-check "-hf and -m" 1 'either' "$tenon" run -hf org/model -m x.gguf
+check "chat /model -hf" 0 'model-Q8_0.gguf continues' bash -c "printf '/model -hf org/model:Q8_0\n' | '$tenon' chat -hf org/model -n 1"
+check "run -hfd" 0 . "$tenon" run -hf org/model -hfd org/model:Q8_0 -n 8 -ctkd q8_0
+LLAMA_ARG_SPEC_DRAFT_HF_REPO=org/nothing check "a draft model that is not there" 1 'org/nothing: not found' "$tenon" run -hf org/model -n 2
+check "-hfd and -md" 2 'either --model-draft or --hf-repo-draft' "$tenon" run -hf org/model -md x.gguf -hfd org/model -n 2
+check "-hff does not name the draft" 0 . "$tenon" run -hf org/model -hff model-Q8_0.gguf -hfd org/only -n 2
+check "-hf and -m" 2 'either' "$tenon" run -hf org/model -m x.gguf
 check "--offline" 0 . "$tenon" run -hf org/model --offline -n 2
 HF_HUB_OFFLINE=1 check "HF_HUB_OFFLINE" 0 'model-Q8_0.gguf$' "$tenon" pull org/model:Q8_0
 check "--offline without the file" 1 'was not downloaded before' "$tenon" run -hf org/busy --offline
@@ -86,6 +92,7 @@ HF_ENDPOINT=http://127.0.0.1:1 check "no connection" 1 'org/other: ' "$tenon" pu
 
 # Tokens.
 check "a private model" 1 'access denied.*HF_TOKEN' "$tenon" pull org/private
+check "a gated model" 1 'access denied \(status 403\).*accept' "$tenon" pull org/gated
 check "a wrong token" 1 'access denied' "$tenon" pull org/private --hf-token other
 : > "$hub/requests"
 HF_TOKEN=secret check "a token" 0 'private-Q4_K_M.gguf$' "$tenon" pull org/private
@@ -98,6 +105,9 @@ check "a busy server is asked again" 0 'busy-Q4_K_M.gguf$' "$tenon" pull org/bus
 check "an overloaded server" 1 'too many requests' timeout 20 "$tenon" pull org/overloaded
 check "a broken server" 1 'status 500' timeout 20 "$tenon" pull org/broken
 check "an answer that is not JSON" 1 'not JSON' "$tenon" pull org/nonsense
+check "a page instead of a model" 1 'no GGUF file; the file was deleted' "$tenon" pull org/page
+check "a page instead of a model, by URL" 1 'no GGUF file; the file was deleted' "$tenon" pull "http://127.0.0.1:$storage/org/page/page-Q4_K_M.gguf"
+find "$work/cache" "$work/xdg" -type f -name '*page-Q4_K_M.gguf' | grep -q . && failed "the page is kept"
 check "cut connections are continued" 0 'cut-Q4_K_M.gguf$' timeout 30 "$tenon" pull org/cut
 check "a connection that always ends" 1 'dies-Q4_K_M.gguf: ' timeout 30 "$tenon" pull org/dies
 partial=$(partials)
@@ -159,7 +169,7 @@ check "a URL of no model" 1 'does not name a GGUF file' "$tenon" pull "http://12
 check "a URL of nothing" 1 'status|not found|empty reply|Server returned nothing' "$tenon" pull "http://127.0.0.1:$port/x/y/z.gguf"
 url=http://127.0.0.1:$storage/org/changes/changes-Q4_K_M.gguf
 check "a URL whose content changes meanwhile" 0 'changes-Q4_K_M.gguf$' "$tenon" pull "$url"
-python3 -c 'import sys; sys.exit(open(sys.argv[1], "rb").read()[::-1] != open(sys.argv[2], "rb").read())' "$work/m.gguf" "$(tail -n 1 "$work/out")" ||
+python3 -c 'import sys; sys.exit((lambda b: b[:4] + b[:3:-1])(open(sys.argv[1], "rb").read()) != open(sys.argv[2], "rb").read())' "$work/m.gguf" "$(tail -n 1 "$work/out")" ||
     failed "the content is not joined from two versions"
 url=http://127.0.0.1:$storage/org/plain/plain-Q4_K_M.gguf
 check "a URL whose content changes later" 0 'plain-Q4_K_M.gguf$' "$tenon" pull "$url"
@@ -178,5 +188,9 @@ head -c 1000 /dev/zero > "$path.$(sha256sum < /dev/null | cut -c1-12).incomplete
 check "a URL without an ETag is not continued" 0 'untagged-Q4_K_M.gguf$' "$tenon" pull "$url"
 cmp -s "$path" "$work/m.gguf" || failed "the content of a URL without an ETag"
 # A proxy from the environment: the storage, which is asked for another host's path.
-http_proxy=http://127.0.0.1:1 check "a proxy" 1 'onnect' timeout 20 "$tenon" pull http://192.0.2.1/m.gguf
+http_proxy=http://127.0.0.1:$storage check "a proxy" 0 'model-Q8_0.gguf$' "$tenon" pull http://models.invalid/org/model/model-Q8_0.gguf
+cmp -s "$(tail -n 1 "$work/out")" "$hub/org/model/model-Q8_0.gguf" || failed "the content by a proxy"
+http_proxy=http://127.0.0.1:1 no_proxy=127.0.0.1 check "a host without the proxy" 0 'model-Q4_K_M.gguf$' "$tenon" pull org/model
+http_proxy=http://127.0.0.1:1 https_proxy=http://127.0.0.1:1 HF_ENDPOINT=https://hub.invalid check "a proxy of https" 1 'onnect' timeout 20 "$tenon" pull org/plain
+http_proxy=http://127.0.0.1:1 check "a proxy that is not there" 1 'onnect' timeout 20 "$tenon" pull http://192.0.2.1/m.gguf
 finish

@@ -16,6 +16,10 @@ while IFS= read -r line <&3; do
         cp "$work/server" "$work/out"
         grep -q 'is ready' "$work/server" || code=1
         ;;
+    "curl "*) # it ends with 0 for the server's errors, too
+        eval "$line" > "$work/out" 2>&1 < /dev/null || code=$?
+        grep -q '"choices"' "$work/out" || code=1
+        ;;
     'tenon chat $MODEL') eval "$line -n 40" > "$work/out" 2>&1 <<< $'What is the capital of France?\n/bye' || code=$? ;;
     *) eval "$line" > "$work/out" 2>&1 < /dev/null || code=$? ;;
     esac

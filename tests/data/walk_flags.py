@@ -22,7 +22,8 @@ clean = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_")}
 
 
 def tenon(*words, **variables):
-    return subprocess.run([program, *words], env={**clean, **variables}, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return subprocess.run([program, *words], env={**clean, **variables}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60)
 
 
 rows = [line.split("\t") for line in tenon("help", "--flags-tsv").stdout.splitlines()]
@@ -72,6 +73,33 @@ def words_of(name, row):
     return [name, value_of(row)]
 
 
+# Options that take any text, or that another one asks for: flags.sh tries what they do.
+ANY_TEXT = {"-p", "--prompt", "--seed", "--log-file", "LLAMA_ARG_LOG_FILE", "--alias", "LLAMA_ARG_ALIAS", "--tags", "LLAMA_ARG_TAGS", "--api-key",
+            "LLAMA_API_KEY", "LLAMA_ARG_API_PREFIX", "--cors-origins", "LLAMA_ARG_CORS_ORIGINS", "--hf-file", "LLAMA_ARG_HF_FILE", "--hf-token",
+            "--spec-draft-device", "--reasoning-effort", "LLAMA_ARG_REASONING_EFFORT", "--reverse-prompt", "--system-prompt", "--dry-sequence-breaker"}
+WORK = {"run": ["-n", "1"], "chat": ["-n", "1"], "serve": ["--port", "0"], "bench": ["-p", "1", "-n", "1", "-r", "1"]}
+
+
+def complains(command, name):
+    """Whether a value that is nonsense is an error that names it: while parsing, or when the command begins its work."""
+    flag = [name, "nonsense"] if name.startswith("-") else []
+    variables = {} if flag else {name: "nonsense"}
+    result = tenon(command, *flag, "--help", **variables)
+    if result.returncode == 2 and name in result.stderr:
+        return True
+    for more in {"run": [[], ["-cnv", "-p", "Hi"]], "chat": [[], ["-st", "-p", "Hi"]]}.get(command, [[]]):
+        if command == "serve" and "SSL" in name.upper():  # without it the other one would be alone
+            more = ["--ssl-key-file" if "cert" in name.lower() else "--ssl-cert-file", "nonsense"]
+        words = [word for word in WORK[command] if not (name in ("--port", "--host", "-m", "--model") and word in ("--port", "0"))]
+        try:
+            result = tenon(command, *words, *more, *flag, **variables)
+        except subprocess.TimeoutExpired:
+            return False
+        if result.returncode in (1, 2) and ("nonsense" in result.stderr or name.lstrip("-") in result.stderr) and "used together" not in result.stderr:
+            return True
+    return False
+
+
 # With --help last the command parses everything and runs nothing.
 for number, command in enumerate(commands):
     accepted = []
@@ -82,12 +110,11 @@ for number, command in enumerate(commands):
                 continue
             if command == "bench" and name == "--output-file":
                 continue  # bench has llama-bench's own --output, a format
-            long = name.startswith("--")
+            if command == "bench" and name in ("-o", "-r", "-p", "-n"):
+                continue  # options of llama-bench, with other values
             if outcome in ("yes", "note", "–"):
-                # Short names may be other options of bench (-o, -r, -p).
-                if long or command != "bench":
-                    accepted.append((outcome, name, words_of(name, row)))
-            elif outcome == "refused" and (long or command != "bench"):
+                accepted.append((outcome, name, words_of(name, row)))
+            elif outcome == "refused":
                 result = tenon(command, *words_of(name, row))
                 if result.returncode != 2 or name not in result.stderr or row[6] not in result.stderr:
                     fail(f"{command} {name} is not refused with advice: {result.stderr[:200]}")
@@ -104,20 +131,19 @@ for number, command in enumerate(commands):
         if noted != (outcome in ("note", "–")):
             fail(f"{command} {name}: the table says {outcome}, {'a note' if noted else 'no note'} was printed")
 
-    # Variables: those of honoured options are read (a wrong value is an error), noted ones give a note, refused ones fail.
-    noted = {}
+    # Variables: those of honoured options are read, noted ones give a note, refused ones fail.
     for row in rows:
         names, variable, outcome = row[0].split(), row[1], row[2 + number]
-        if not variable:
-            continue
+        long_names = [name for name in names if name.startswith("--")]
         if outcome == "yes":
-            if command == "bench" and ("--predict" in names or "--parallel" in names):
-                continue  # the length of a measurement
-            shown = tenon(command, "--help").stdout if not noted.get("help") else noted["help"]
-            noted["help"] = shown
-            if variable not in shown.replace("\n", " "):
-                fail(f"{command} does not read {variable}")
-        elif outcome == "refused":
+            # The first long name with a value, and the variable.
+            flags = [name for name in long_names if takes[name] not in ("", "START END")][:1]
+            if variable and not (command == "bench" and ("--predict" in names or "--parallel" in names)):
+                flags.append(variable)  # bench has lengths of a measurement instead
+            for name in flags:
+                if name not in ANY_TEXT and not complains(command, name):
+                    fail(f"{command} does not read {name}")
+        elif outcome == "refused" and variable:
             result = tenon(command, "--help", **{variable: "1"})
             if result.returncode != 2 or variable not in result.stderr:
                 fail(f"{command}: {variable} is not refused")

@@ -75,4 +75,23 @@ post "prefill with reasoning" 200 '<think>\\nhm</think>Well"' /apply-template '{
 stop_server
 serve "$model" --chat-template llama3
 post "a template by name" 200 '^\{"prompt":"<\|story\|><\|start_header_id\|>user<\|end_header_id\|>\\n\\nTell a story<\|eot_id\|><\|start_header_id\|>assistant<\|end_header_id\|>\\n\\n"\}$' /apply-template "{$chat}"
+stop_server
+
+# Filling in the middle, and what the server's options change.
+if command -v python3 > /dev/null; then
+    here=$(cd "$(dirname "$0")" && pwd)
+    python3 "$here/../data/add_metadata.py" "$model" "$work/fim.gguf" tokenizer.ggml.fim_pre_token_id:=300 \
+        tokenizer.ggml.fim_suf_token_id:=301 tokenizer.ggml.fim_mid_token_id:=302 || failed "a model with tokens for filling in"
+    same "the pieces" '{"text":"Lilyen her"}' "$("$tenon" detokenize "$work/fim.gguf" 300 301 302 --json 2> /dev/null)"
+    gap='"input_prefix":"A","input_suffix":"B","prompt":"C","n_predict":1,"response_fields":["prompt","tokens_evaluated"]'
+    serve "$work/fim.gguf" -c 512
+    post "filling in" 200 '"<\|story\|>LilyACenB her"' /infill "{$gap}"
+    post "a continued message" 200 'Well"' /apply-template "{\"messages\":[$begun]}"
+    stop_server
+    serve "$work/fim.gguf" -c 512 --spm-infill --no-prefill-assistant --chat-template chatml
+    post "filling in, suffix first" 200 '"<\|story\|>enBLilyAC her"' /infill "{$gap}"
+    post "a complete message" 200 'Well<\|im_end\|>\\n<\|im_start\|>assistant\\n"' /apply-template "{\"messages\":[$begun]}"
+    post "a message that the request continues" 200 'assistant\\nWell"' /apply-template "{\"messages\":[$begun],\"continue_final_message\":true,\"add_generation_prompt\":false}"
+    stop_server
+fi
 finish

@@ -65,6 +65,8 @@ static int parse_and_run(const struct command *command, int argc, char **argv) {
             help_command(stdout, command);
         else
             code = command->run(&args);
+        /* Functions that return no exit code found the usage wrong. */
+        if (code == EXIT_ERROR && args_misused(&args)) code = command->usage_exit ? command->usage_exit : EXIT_USAGE;
     }
     args_free(&args);
     if (log_file) fclose(log_file);

@@ -8,8 +8,10 @@
 #include "engine/context_shift.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "hub/hub.h"
 #include "speculate/speculation.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +21,9 @@ struct chat {
     struct dialog dialog;
     struct line_reader *lines;
     const struct args *args;
-    char path[4096]; /* of the model */
-    char file[4096]; /* of the conversation: saved to or loaded from */
+    const char *question; /* the argument, or NULL */
+    char path[4096];      /* of the model */
+    char file[4096];      /* of the conversation: saved to or loaded from */
     json_t *variables;
     bool quit, failed; /* failed: the last reply */
 };
@@ -70,22 +73,32 @@ static void do_reset(struct chat *c, const char *argument) {
     note("(a new conversation)");
 }
 
-static void do_save(struct chat *c, const char *path) {
-    if (!*path)
-        fail("which file? /save FILE");
-    else if (dialog_save(&c->dialog, path, strcmp(path, c->file) == 0) == EXIT_OK) {
-        snprintf(c->file, sizeof c->file, "%s", path);
-        note("(%zu messages saved to %s)", json_array_size(c->dialog.messages), path);
-    }
+/* The name of a file as it was typed, without quotes around it. False after a message. */
+static bool read_file_name(const char *argument, const char *command, char name[4096]) {
+    const size_t length = strlen(argument);
+    const bool quoted = length > 2 && (*argument == '"' || *argument == '\'') && argument[length - 1] == *argument;
+    snprintf(name, 4096, "%.*s", (int)(length - 2 * quoted), argument + quoted);
+    if (!*name) fail("which file? %s FILE", command);
+    return *name;
 }
 
-static void do_load(struct chat *c, const char *path) {
-    if (!*path)
-        fail("which file? /load FILE");
-    else if (dialog_load(&c->dialog, path) == EXIT_OK) {
-        snprintf(c->file, sizeof c->file, "%s", path);
-        note("(%zu messages loaded from %s)", json_array_size(c->dialog.messages), path);
-    }
+/* Without a name the file that the conversation was saved to or loaded from. */
+static void do_save(struct chat *c, const char *argument) {
+    static const char force[] = "--force ";
+    const bool replace = strncmp(argument, force, strlen(force)) == 0;
+    char name[4096];
+    if (replace) argument += strlen(force);
+    if (!read_file_name(*argument ? argument : c->file, "/save", name)) return;
+    if (dialog_save(&c->dialog, name, replace || strcmp(name, c->file) == 0) != EXIT_OK) return;
+    snprintf(c->file, sizeof c->file, "%s", name);
+    note("(%zu messages saved to %s)", json_array_size(c->dialog.messages), name);
+}
+
+static void do_load(struct chat *c, const char *argument) {
+    char name[4096];
+    if (!read_file_name(argument, "/load", name) || dialog_load(&c->dialog, name) != EXIT_OK) return;
+    snprintf(c->file, sizeof c->file, "%s", name);
+    note("(%zu messages loaded from %s)", json_array_size(c->dialog.messages), name);
 }
 
 static void do_system(struct chat *c, const char *text) {
@@ -129,27 +142,42 @@ static void do_stats(struct chat *c, const char *argument) {
            m.planned == m.used ? "=" : "but", human_bytes(b, m.used), human_bytes(e, m.mapped));
 }
 
+static void set_limit(struct dialog *d, const char *value) {
+    char *end;
+    const long long limit = strtoll(value, &end, 10);
+    if (!*value) {
+        printf("  %-18s %lld\n", "n", (long long)d->limit);
+    } else if (*end) {
+        fail("n takes a whole number, not \"%s\"", value);
+    } else {
+        d->limit = limit;
+        note("(n = %lld)", limit);
+    }
+}
+
 static void do_set(struct chat *c, const char *argument) {
+    static const char parameter[] = "parameter ", system[] = "system ";
     struct dialog *d = &c->dialog;
     char name[64], why[256];
+    if (strncmp(argument, parameter, strlen(parameter)) == 0) argument += strlen(parameter); /* as Ollama has it */
+    if (strncmp(argument, system, strlen(system)) == 0) {
+        do_system(c, argument + strlen(system));
+        return;
+    }
     size_t length = strcspn(argument, " =");
     const char *value = argument + length + strspn(argument + length, " =");
     if (!*argument) {
         printf("  %-18s %lld\n", "n", (long long)d->limit);
-        sampling_print(stdout, &d->sampling);
+        sampling_print(stdout, &d->sampling, NULL);
         return;
     }
     snprintf(name, sizeof name, "%.*s", (int)length, argument);
     for (char *p = name; *p; p++) *p = *p == '_' ? '-' : *p;
-    if (strcmp(name, "n") == 0 || strcmp(name, "predict") == 0) {
-        char *end;
-        long long limit = strtoll(value, &end, 10);
-        if (!*value || *end)
-            fail("n takes a whole number, not \"%s\"", value);
-        else
-            d->limit = limit;
+    if (strcmp(name, "n") == 0 || strcmp(name, "predict") == 0 || strcmp(name, "num-predict") == 0) {
+        set_limit(d, value);
         return;
     }
+    if (!*value && sampling_print(stdout, &d->sampling, name)) return;
     if (!sampling_set(&d->sampling, name, value, why, sizeof why)) {
         fail("%s; /set alone lists the settings", why);
         return;
@@ -162,12 +190,20 @@ static void do_set(struct chat *c, const char *argument) {
 static int open_dialog(struct chat *c, const struct loaded_model *loaded, struct dialog *dialog);
 
 /* Another model continues the conversation. The old one stays until the new one is ready. */
-static void do_model(struct chat *c, const char *path) {
+static void do_model(struct chat *c, const char *argument) {
+    static const char repo[] = "-hf ";
     struct loaded_model loaded;
     struct dialog dialog;
     tn_session_params params;
-    if (!*path) {
+    char path[HUB_PATH];
+    if (!*argument) {
         printf("%s\n", c->path);
+        return;
+    }
+    if (strncmp(argument, repo, strlen(repo)) == 0) {
+        argument += strlen(repo);
+        if (hub_fetch(c->args, argument + strspn(argument, " "), NULL, path)) return;
+    } else if (!read_file_name(argument, "/model", path)) {
         return;
     }
     if (session_params_from(c->args, &params) || speculation_prepare(c->args, &params) ||
@@ -199,15 +235,15 @@ static const struct chat_command {
     void (*run)(struct chat *c, const char *argument);
 } commands[] = {
     {"/help", "", "this list", do_help},
-    {"/reset", "", "start a new conversation, keep the system message", do_reset},
-    {"/clear", "", "the same", do_reset},
+    {"/reset", "", "new conversation, same system message; also /clear", do_reset},
+    {"/clear", "", NULL, do_reset},
     {"/regen", "", "answer the last message again", do_regen},
     {"/system", "[TEXT]", "show or set the system message, - for none", do_system},
     {"/set", "[NAME VALUE]", "show or change settings: temp, top-k, seed, n …", do_set},
     {"/stats", "", "tokens, speed and memory", do_stats},
     {"/save", "FILE", "save the conversation to a file", do_save},
     {"/load", "FILE", "load a conversation from a file", do_load},
-    {"/model", "[FILE]", "show the model, or continue with another one", do_model},
+    {"/model", "[FILE]", "show it, or continue with FILE or -hf OWNER/REPO", do_model},
     {"/quit", "", "leave; so do /bye and Ctrl-D", do_quit},
     {"/bye", "", NULL, do_quit},
     {"/exit", "", NULL, do_quit},
@@ -222,7 +258,7 @@ static void do_help(struct chat *c, const char *argument) {
         if (commands[i].help)
             printf("  %s%-8s%s %-13s %s\n", style(stdout, STYLE_CYAN), commands[i].name, style(stdout, STYLE_NONE),
                    commands[i].argument, commands[i].help);
-    printf("A line that ends in \\ continues on the next, as with Alt-Enter. Ctrl-C interrupts a reply.\n");
+    printf("A line that ends in \\ continues on the next, as with Alt-Enter.\nCtrl-C interrupts a reply.\n");
 }
 
 /* Runs "/name argument". */
@@ -261,10 +297,10 @@ static int answer_once(struct chat *c, const char *question) {
     return c->failed ? EXIT_ERROR : EXIT_OK;
 }
 
-/* A line that begins with / and a letter is a command, any other a message. */
+/* A line that begins with / and a letter, or is /?, is a command, any other a message. */
 static void handle_line(struct chat *c, const char *text) {
     if (!text[strspn(text, " \t\n")]) return;
-    bool command = text[0] == '/' && ((text[1] >= 'a' && text[1] <= 'z') || (text[1] >= 'A' && text[1] <= 'Z'));
+    bool command = text[0] == '/' && (isalpha((unsigned char)text[1]) || strcmp(text, "/?") == 0);
     if (command)
         run_command(c, text);
     else if (!dialog_add(&c->dialog, "user", text))
@@ -326,11 +362,7 @@ static int open_dialog(struct chat *c, const struct loaded_model *loaded, struct
 
 /* -p, -f or the QUESTION, which is followed by what a pipe or a file gives. `*once`: the reply ends the program. */
 static int read_first_message(struct chat *c, char **first, bool *once) {
-    const bool has_model =
-        args_text(c->args, "model") || args_text(c->args, "hf-repo") || args_text(c->args, "model-url");
-    const char *question = c->args->count == 2                ? c->args->values[1]
-                           : c->args->count == 1 && has_model ? c->args->values[0]
-                                                              : NULL;
+    const char *question = c->question;
     char *piped = NULL, *both;
     size_t size = 0;
     int code = read_text_option(c->args, "prompt", "file", first);
@@ -394,9 +426,9 @@ out:
 
 int converse_with(const struct args *args) {
     char buffer[4096];
-    const char *path = find_model(args, buffer, sizeof buffer);
-    tn_session_params params;
     struct chat c = {.args = args};
+    const char *path = find_model_and_question(args, &c.question, buffer, sizeof buffer);
+    tn_session_params params;
     if (!path) return EXIT_ERROR;
     snprintf(c.path, sizeof c.path, "%s", path);
     int code = session_params_from(args, &params);

@@ -43,6 +43,7 @@ int fail_usage(const struct args *args, const char *format, ...) {
     print_message("", STYLE_RED, format, list);
     va_end(list);
     fprintf(stderr, "\nSee: tenon %s --help\n", args->command->name);
+    args_set_misused(args);
     return args->command->usage_exit ? args->command->usage_exit : EXIT_USAGE;
 }
 

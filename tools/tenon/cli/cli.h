@@ -89,6 +89,15 @@ struct args {
  * were checked when they were parsed, so these cannot fail. A name that the command's tables lack is a bug in the
  * command and ends the program with a message. */
 bool args_given(const struct args *args, const char *name); /* on the command line or in the environment */
+bool args_typed(const struct args *args, const char *name); /* on the command line */
+/* Sets an option as the environment does: a model that was downloaded is the value of --model-draft. `text` lives as
+ * long as the arguments (args_keep). */
+enum { ARGS_SET_MOST = 8 };
+void args_set(const struct args *args, const char *name, const char *text);
+bool args_was_set(const struct args *args, const char *name);
+/* Whether fail_usage() was called. */
+void args_set_misused(const struct args *args);
+bool args_misused(const struct args *args);
 bool args_flag(const struct args *args, const char *name);
 const char *args_text(const struct args *args, const char *name);
 int64_t args_int(const struct args *args, const char *name);

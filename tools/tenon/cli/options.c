@@ -56,7 +56,8 @@ struct kept {
 
 struct args_state {
     struct kept *kept;
-    int entries;
+    int entries, set; /* `set`: those of args_set() */
+    bool misused;
     struct args_entry *entry; /* environment first, then the command line, so that the last one wins */
 };
 
@@ -361,7 +362,8 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
     options_visit(command, env_visit, &pass);
     out->state = tn_calloc(1, sizeof *out->state);
     const char **values = tn_calloc((size_t)argc + 1, sizeof *values);
-    if (out->state) out->state->entry = tn_calloc((size_t)argc + (size_t)pass.count, sizeof *out->state->entry);
+    if (out->state)
+        out->state->entry = tn_calloc((size_t)argc + (size_t)pass.count + ARGS_SET_MOST, sizeof *out->state->entry);
     out->values = values;
     if (!out->state || !values || !out->state->entry) return fail("%s", tn_error());
     pass.count_only = false;
@@ -465,16 +467,47 @@ uint64_t args_size(const struct args *args, const char *name) {
     return text && parse_size(text, &value) ? value : 0;
 }
 
-int args_repeats(const struct args *args, const char *name) {
-    int count = 0;
+bool args_typed(const struct args *args, const char *name) {
     lookup(args, name);
-    for (int i = 0; i < args->state->entries; i++) count += is_option(&args->state->entry[i], name);
+    for (int i = 0; i < args->state->entries; i++)
+        if (is_option(&args->state->entry[i], name) && args->state->entry[i].source[0] == '-') return true;
+    return false;
+}
+
+/* Values of the command line replace those of the environment. */
+static bool counts(const struct args_entry *entry, const char *name, bool typed) {
+    return is_option(entry, name) && (!typed || entry->source[0] == '-');
+}
+
+bool args_was_set(const struct args *args, const char *name) {
+    lookup(args, name);
+    for (int i = 0; i < args->state->entries; i++)
+        if (is_option(&args->state->entry[i], name) && !args->state->entry[i].source[0]) return true;
+    return false;
+}
+
+void args_set_misused(const struct args *args) {
+    if (args->state) args->state->misused = true;
+}
+
+bool args_misused(const struct args *args) { return args->state && args->state->misused; }
+
+void args_set(const struct args *args, const char *name, const char *text) {
+    struct args_state *state = args->state;
+    if (state->set++ == ARGS_SET_MOST) exit(fail("internal error: too many options were set"));
+    state->entry[state->entries++] = (struct args_entry){lookup(args, name), text, ""};
+}
+
+int args_repeats(const struct args *args, const char *name) {
+    const bool typed = args_typed(args, name);
+    int count = 0;
+    for (int i = 0; i < args->state->entries; i++) count += counts(&args->state->entry[i], name, typed);
     return count;
 }
 
 const char *args_text_at(const struct args *args, const char *name, int index) {
-    lookup(args, name);
+    const bool typed = args_typed(args, name);
     for (int i = 0; i < args->state->entries; i++)
-        if (is_option(&args->state->entry[i], name) && index-- == 0) return args->state->entry[i].text;
+        if (counts(&args->state->entry[i], name, typed) && index-- == 0) return args->state->entry[i].text;
     return NULL;
 }

@@ -64,16 +64,27 @@ static const char *users_of(const struct peer_flag *flag, char text[128]) {
     return text;
 }
 
+/* "on"; "0,1" as llama-bench takes it. */
 static bool is_switch(const char *text) {
     static const char words[] = "on off auto true false enabled disabled 0 1";
-    return text && has_word(words, text, strlen(text));
+    if (!text || !*text) return false;
+    for (size_t n; *text; text += n + (text[n] == ','))
+        if (n = strcspn(text, ","), !has_word(words, text, n)) return false;
+    return true;
+}
+
+static bool is_off(const char *text) {
+    static const char words[] = "off false no disabled 0";
+    return has_word(words, text, strlen(text));
 }
 
 /* Words after the flag that are its values; -1: one is missing. */
-static int values_after(const struct peer_flag *flag, const char *word, size_t length, int argc, char **argv,
-                        int at) {
-    if (word[length] == '=' || flag->takes == TAKES_NONE) return 0;
-    if (flag->takes == TAKES_SWITCH) return is_switch(at + 1 < argc ? argv[at + 1] : NULL);
+static int values_after(const struct args *args, const struct peer_flag *flag, const char *word, size_t length,
+                        int argc, char **argv, int at) {
+    /* All switches of llama-bench have a value. */
+    const bool bench = strcmp(args->command->name, "bench") == 0 && flag->takes == TAKES_NONE;
+    if (word[length] == '=' || (flag->takes == TAKES_NONE && !bench)) return 0;
+    if (flag->takes == TAKES_SWITCH || bench) return is_switch(at + 1 < argc ? argv[at + 1] : NULL);
     const int count = flag->takes == TAKES_TWO ? 2 : 1;
     return at + count < argc ? count : -1;
 }
@@ -83,10 +94,11 @@ int peer_option(const struct args *args, int argc, char **argv, int *at, const c
     const size_t length = strcspn(word, "=");
     const struct peer_flag *flag = peer_flag_find(word, length);
     if (!flag || !command_has_option(args->command, "--ctx")) return -1;
-    const int values = values_after(flag, word, length, argc, argv, *at);
+    const int values = values_after(args, flag, word, length, argc, argv, *at);
     char users[128];
     if (values < 0) return fail_usage(args, "%s needs a value", word);
     *at += values;
+    if (values == 1 && flag->takes == TAKES_NONE && is_off(argv[*at])) return 0;
     switch (peer_outcome(args->command, flag)) {
     case OUTCOME_HONOURED: return -1; /* another spelling of an option that the command's own tables have */
     case OUTCOME_COMMAND: *instead = flag->text; return 0;
@@ -103,11 +115,6 @@ int peer_option(const struct args *args, int argc, char **argv, int *at, const c
 }
 
 /* ---- Variables ---- */
-
-static bool is_off(const char *text) {
-    static const char words[] = "off false no disabled 0";
-    return has_word(words, text, strlen(text));
-}
 
 bool peer_variable_off(const char *list, char name[64]) {
     static const char prefix[] = "LLAMA_ARG_";

@@ -1,6 +1,7 @@
 /* tenon bench: prefill and decode speed of a model, beside the predicted one, and the share of the memory bandwidth
  * that decode reaches. */
 #include "cli/json_output.h"
+#include "cli/length_list.h"
 #include "cli/term.h"
 #include "engine/load_options.h"
 #include "engine/loaded_model.h"
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 struct bench {
     const struct args *args;
@@ -311,33 +313,13 @@ static int print_bench_json(const struct bench *b, const struct bench_result *re
 
 /* ---- A grid of tests: lists of lengths, as llama-bench takes them ---- */
 
-enum { MOST_LENGTHS = 32, MOST_TESTS = 256 };
+enum { MOST_TESTS = 256 };
 struct bench_test {
     int32_t prompt, generate, depth;
     double mean, deviation; /* tokens per second */
     double *rates;
+    char time[32]; /* when it began, in UTC */
 };
-
-/* Whole numbers of all values of an option, which are lists. False after a message. */
-static bool read_lengths(const struct args *args, const char *name, int32_t list[MOST_LENGTHS], int *count) {
-    const int given = args_repeats(args, name);
-    *count = 0;
-    for (int i = 0; i < (given ? given : 1); i++) {
-        const char *text = given ? args_text_at(args, name, i) : args_text(args, name);
-        while (*text) {
-            char *end;
-            const long long value = strtoll(text, &end, 10);
-            if (end == text || (*end && *end != ',') || value < 0 || value > 1 << 24 || *count == MOST_LENGTHS) {
-                fail_usage(args, "--%s takes up to %d whole numbers separated by commas, not \"%s\"", name,
-                           MOST_LENGTHS, text);
-                return false;
-            }
-            list[(*count)++] = (int32_t)value;
-            text = end + (*end == ',');
-        }
-    }
-    return true;
-}
 
 /* Every prompt, every generation, then every pair of -pg, at every depth. Returns how many; -1 after a message. */
 static int list_tests(const struct args *args, struct bench_test tests[MOST_TESTS]) {
@@ -374,6 +356,9 @@ static tn_status measure_test(struct bench *b, struct bench_test *t) {
     const int32_t batch = tn_session_get_params(b->loaded.session).n_batch;
     double sum = 0, squares = 0;
     if (!(t->rates = tn_calloc((size_t)b->repeats, sizeof *t->rates))) return TN_E_NOMEM;
+    const time_t now = time(NULL);
+    struct tm utc;
+    strftime(t->time, sizeof t->time, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     b->depth = t->depth;
     for (int i = -1; i < b->repeats; i++) { /* the first is a warm-up */
         TN_TRY(set_depth(b));
@@ -408,14 +393,15 @@ static json_t *test_json(const struct bench *b, const struct bench_test *t, cons
         json_array_append_new(ns, json_integer((json_int_t)(tokens * 1e9 / t->rates[i])));
     }
     return json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o}",
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:f, s:f, s:f, s:f, "
+        "s:o, s:o}",
         "build_version", tn_version(), "cpu_info", tn_cpu_name(), "backends", backend, "model_filename", b->path,
         "model_type", b->info.architecture, "model_size", (json_int_t)b->info.bytes, "model_n_params",
         (json_int_t)b->info.n_params, "n_batch", (int)p.n_batch, "n_ubatch", (int)p.n_ubatch, "n_threads", threads,
-        "type_k", tn_type_name(p.cache_k), "type_v", tn_type_name(p.cache_v), "n_prompt", (int)t->prompt, "n_gen",
-        (int)t->generate, "n_depth", (int)t->depth, "avg_ns", tokens * 1e9 / t->mean, "stddev_ns",
-        tokens * 1e9 / t->mean * (t->deviation / t->mean), "avg_ts", t->mean, "stddev_ts", t->deviation, "samples_ns",
-        ns, "samples_ts", rates);
+        "type_k", tn_type_name(p.cache_k), "type_v", tn_type_name(p.cache_v), "n_gpu_layers", (int)p.n_gpu_layers,
+        "n_prompt", (int)t->prompt, "n_gen", (int)t->generate, "n_depth", (int)t->depth, "test_time", t->time,
+        "avg_ns", tokens * 1e9 / t->mean, "stddev_ns", tokens * 1e9 / t->mean * (t->deviation / t->mean), "avg_ts",
+        t->mean, "stddev_ts", t->deviation, "samples_ns", ns, "samples_ts", rates);
 }
 
 static void print_csv_row(const json_t *row, bool heading) {
@@ -478,6 +464,11 @@ static void print_tests(const struct bench *b, const struct bench_test *tests, i
     json_decref(list);
 }
 
+static void wait_before_test(double seconds) {
+    for (const uint64_t end = tn_time_ns() + (uint64_t)(seconds * 1e9); tn_time_ns() < end && !interrupted();)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
 /* All tests in one session, which has room for the longest. */
 static int run_tests(struct bench *b, tn_session_params *params, struct bench_test *tests, int count) {
     uint64_t total = 0;
@@ -495,7 +486,10 @@ static int run_tests(struct bench *b, tn_session_params *params, struct bench_te
     b->info = tn_model_get_info(b->loaded.model);
     tn_status status = TN_OK;
     progress_start(&b->progress, "measuring", total, PROGRESS_ITEMS);
-    for (int i = 0; i < count && status == TN_OK; i++) status = measure_test(b, &tests[i]);
+    for (int i = 0; i < count && status == TN_OK; i++) {
+        wait_before_test(args_real(b->args, "delay"));
+        status = interrupted() ? tn_fail(TN_E_ABORTED, "interrupted") : measure_test(b, &tests[i]);
+    }
     progress_end(&b->progress);
     if (status != TN_OK)
         code = fail_status(status, "%s", "");
@@ -574,9 +568,8 @@ static int run_bench(const struct args *args) {
     struct bench_test tests[MOST_TESTS];
     const int count = list_tests(args, tests);
     const bool single = count <= 2 && !args_repeats(args, "prompt-predict") && !args_text(args, "output") &&
-                        args_repeats(args, "prompt") <= 1 && args_repeats(args, "predict") <= 1 &&
-                        !strchr(args_text(args, "prompt"), ',') && !strchr(args_text(args, "predict"), ',') &&
-                        !strchr(args_text(args, "depth"), ',') && args_repeats(args, "depth") <= 1;
+                        is_single_length(args, "prompt") && is_single_length(args, "predict") &&
+                        is_single_length(args, "depth");
     if (count < 0) return EXIT_USAGE;
     if (!single) {
         if (b.sequences > 1) return fail_usage(args, "--sequences takes one length of prompt and generation");
@@ -615,7 +608,8 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .repeats = true,
      .fallback = "512",
-     .help = "prompt length in tokens, 0 to skip this measurement; several, such as 128,512, are measured in turn"},
+     .help = "prompt length in tokens, 0 to skip this measurement; several, such as 128,512 or 128-512+128, are "
+             "measured in turn"},
     {.name = "predict",
      .letter = "n",
      .aliases = "--n-gen --n-predict",
@@ -645,7 +639,7 @@ static const struct option options[] = {
      .fallback = "0",
      .help = "tokens in the KV cache before each run; several are separated by commas"},
     {.name = "sequences",
-     .aliases = "--n-parallel --parallel",
+     .aliases = "-np --n-parallel --parallel",
      .value = "N",
      .kind = OPTION_INT,
      .min = 1,
@@ -661,6 +655,13 @@ static const struct option options[] = {
      .max = 1000,
      .fallback = "5",
      .help = "runs of each measurement"},
+    {.name = "delay",
+     .value = "TIME",
+     .kind = OPTION_SECONDS,
+     .min = 0,
+     .max = 3600,
+     .fallback = "0",
+     .help = "pause before each of several tests, for a processor that grows hot"},
     {.name = "measure",
      .kind = OPTION_FLAG,
      .help = "also measure the devices' peaks, as tenon devices --measure does, for the prediction"},

@@ -15,7 +15,7 @@ static int run_pull(const struct args *args) {
     const bool is_url = strncmp(what, "http://", 7) == 0 ||
                         (strncmp(what, "https://", 8) == 0 &&
                          (strncmp(what, page, strlen(page)) != 0 || strstr(what, "/resolve/") != NULL));
-    int code = is_url ? hub_fetch_url(args, what, path) : hub_fetch(args, what, path);
+    int code = is_url ? hub_fetch_url(args, what, path) : hub_fetch(args, what, args_text(args, "hf-file"), path);
     if (code == EXIT_OK) puts(path);
     return code;
 }

@@ -212,7 +212,7 @@ static bool wants_conversation(const struct args *args) {
 
 static int run_run(const struct args *args) {
     char buffer[4096], *prompt = NULL;
-    const char *path = NULL;
+    const char *path = NULL, *extra = NULL;
     struct loaded_model loaded = {0};
     struct speculation speculation = {0};
     tn_sampler *sampler = NULL;
@@ -222,9 +222,12 @@ static int run_run(const struct args *args) {
     enum run_end end = END_INTERRUPTED;
     size_t size = 0;
     if (wants_conversation(args)) return converse_with(args);
-    if (args->count == 2 && strcmp(args->values[1], "-") != 0)
-        return fail_usage(args, "unexpected argument \"%s\": give the text to continue with -p", args->values[1]);
-    if (!(path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
+    if (!(path = find_model_and_question(args, &extra, buffer, sizeof buffer))) return EXIT_ERROR;
+    if (extra)
+        return fail_usage(args,
+                          "unexpected argument \"%s\": -p gives the text to continue; tenon chat MODEL \"…\" asks a "
+                          "question",
+                          extra);
     int code = session_params_from(args, &params);
     if (!code) code = speculation_prepare(args, &params);
     if (code || (code = read_prompt(args, &prompt, &size))) return code;

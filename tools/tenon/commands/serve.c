@@ -27,6 +27,7 @@
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct serve_watch {
@@ -152,10 +153,22 @@ static int configure_tiers(struct server *server, const struct args *args) {
     return EXIT_OK;
 }
 
+/* A grammar or schema of the options binds all requests that bring none. */
+static int read_server_grammar(struct server *server, const struct args *args) {
+    tn_grammar *grammar = NULL;
+    int code = sampling_grammar_text(args, &server->grammar);
+    if (code || !server->grammar) return code;
+    const tn_status status = tn_grammar_new(server->grammar, NULL, &grammar);
+    tn_grammar_free(grammar);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "the grammar of the options");
+}
+
+static bool is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 static int configure_server(struct server *server, const struct args *args) {
-    if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema") ||
-        args_text(args, "json-schema-file"))
-        return fail_usage(args, "a grammar or JSON schema is part of a request, not an option of the server");
     server->n_slots = (int)args_int(args, "parallel");
     server->queue_limit = (int)args_int(args, "queue");
     server->admit_tokens = (int32_t)args_int(args, "admit-tokens");
@@ -172,7 +185,13 @@ static int configure_server(struct server *server, const struct args *args) {
     server->default_predict = (int32_t)args_int(args, "predict");
     server->web_ui = args_flag(args, "ui");
     server->ignore_end = args_flag(args, "ignore-eos");
+    server->continues_messages = args_flag(args, "prefill-assistant");
+    server->suffix_first = args_flag(args, "spm-infill");
+    server->ping_seconds = (int)args_int(args, "sse-ping-interval");
     int code = sampling_params(args, &server->sampling);
+    if (!code) code = read_server_grammar(server, args);
+    if (server->slot_path && !is_folder(server->slot_path))
+        return fail_usage(args, "--slot-save-path %s: there is no such folder", server->slot_path);
     if (!args_flag(args, "cache-prompt")) server->n_prefixes = 0;
     if (!code) code = template_variables(args, &server->variables);
     if (!code) code = thread_params_from(args, &server->threads);
@@ -364,6 +383,7 @@ static int run_serve(const struct args *args) {
     free(server->chat_template);
     json_decref(server->variables);
     free(server->cache_disk);
+    tn_free(server->grammar);
     tn_free(server);
     return code;
 }
@@ -596,6 +616,23 @@ static const struct option options[] = {
      .kind = OPTION_TEXT,
      .help = "certificate and its chain (PEM) to serve HTTPS",
      .env = "LLAMA_ARG_SSL_CERT_FILE"},
+    {.name = "prefill-assistant",
+     .kind = OPTION_FLAG,
+     .fallback = "on",
+     .help = "a last message of the assistant is the beginning of the answer; --no-prefill-assistant makes it a "
+             "complete message, unless a request says otherwise",
+     .env = "LLAMA_ARG_PREFILL_ASSISTANT"},
+    {.name = "spm-infill",
+     .kind = OPTION_FLAG,
+     .help = "/infill puts the suffix before the prefix, for models that were trained so"},
+    {.name = "sse-ping-interval",
+     .value = "SECONDS",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 86400,
+     .fallback = "5",
+     .help = "pause between comments that keep event streams alive while there is nothing to send; -1 for none",
+     .env = "LLAMA_ARG_SSE_PING_INTERVAL"},
     {.name = "timeout",
      .letter = "to",
      .value = "TIME",

@@ -14,6 +14,8 @@
 
 static const struct option load_table[] = {
     {.name = "mmap",
+     .letter = "mmp",
+     .value = "[on|off]",
      .kind = OPTION_FLAG,
      .fallback = "on",
      .help = "map the weights of the file; --no-mmap reads them into memory of their own",

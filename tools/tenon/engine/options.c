@@ -319,8 +319,32 @@ static bool try_default_model(char *buffer, size_t size, const char *folder, con
     return found;
 }
 
-const char *find_model(const struct args *args, char *buffer, size_t size) {
+/* The argument that names the model, NULL for none. An option leaves the arguments to the question; a variable of the
+ * environment gives way to an argument, unless that must be the question. */
+static const char *model_argument(const struct args *args, bool question) {
+    static const char *const options[] = {"model", "hf-repo", "model-url"};
+    const char *first = args->count > 0 && strcmp(args->values[0], "-") != 0 ? args->values[0] : NULL;
+    bool given = false, typed = false;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        given = given || args_given(args, options[i]);
+        typed = typed || args_typed(args, options[i]);
+    }
+    if (typed || (given && question && args->count == 1 && first && access(first, F_OK) != 0)) return NULL;
+    return first;
+}
+
+const char *find_model_and_question(const struct args *args, const char **question, char *buffer, size_t size) {
     const char *repo = args_text(args, "hf-repo"), *url = args_text(args, "model-url");
+    const char *first = model_argument(args, question != NULL);
+    const char *rest = NULL;
+    for (int i = first != NULL; i < args->count && !rest; i++)
+        if (strcmp(args->values[i], "-") != 0) rest = args->values[i];
+    if (question) *question = rest;
+    if (rest && !question) {
+        fail_usage(args, "unexpected argument \"%s\": an option names the model", rest);
+        return NULL;
+    }
+    if (first) return first;
     if ((repo || url) && args_text(args, "model")) {
         fail_usage(args, "use either --model, --hf-repo or --model-url");
         return NULL;
@@ -328,11 +352,12 @@ const char *find_model(const struct args *args, char *buffer, size_t size) {
     if (repo || url) {
         char *path = args_keep(args, NULL, HUB_PATH);
         if (!path) fail("out of memory");
-        if (!path || (repo ? hub_fetch(args, repo, path) : hub_fetch_url(args, url, path))) return NULL;
+        if (!path ||
+            (repo ? hub_fetch(args, repo, args_text(args, "hf-file"), path) : hub_fetch_url(args, url, path)))
+            return NULL;
         return path;
     }
     if (args_text(args, "model")) return args_text(args, "model");
-    if (args->count > 0 && strcmp(args->values[0], "-") != 0) return args->values[0];
     char program[4096];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
@@ -347,6 +372,10 @@ const char *find_model(const struct args *args, char *buffer, size_t size) {
         if (try_default_model(buffer, size, program, folders[i])) return buffer;
     fail("no model given, and the default model (%s) is not installed: give the path of a GGUF file", default_model);
     return NULL;
+}
+
+const char *find_model(const struct args *args, char *buffer, size_t size) {
+    return find_model_and_question(args, NULL, buffer, size);
 }
 
 /* ---- Session parameters ---- */

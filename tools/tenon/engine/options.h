@@ -17,6 +17,8 @@ int template_variables(const struct args *args, json_t **variables);
 /* Path of the model: --model, the first positional argument, or the default model beside the program, in the source
  * tree or installed. NULL after a message when there is none. The result may point into `buffer`. */
 const char *find_model(const struct args *args, char *buffer, size_t size);
+/* The same where another argument may follow: *question is NULL without one. */
+const char *find_model_and_question(const struct args *args, const char **question, char *buffer, size_t size);
 
 /* The format that --chat-format names, or NULL. Returns an exit code. */
 /* --chat-template, a template or the name of one, or --chat-template-file; *text is NULL without either. */

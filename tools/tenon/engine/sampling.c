@@ -333,7 +333,19 @@ int sampling_params(const struct args *args, tn_sampler_params *p) {
     return code ? code : read_breakers(args, p);
 }
 
+/* "temperature" is --temp: a setting has the names of its option. */
+static const char *setting_name(const char *name) {
+    char alias[64];
+    const int length = snprintf(alias, sizeof alias, "--%s", name);
+    for (const struct option *o = sampling_table; o->name; o++) {
+        const char *found = o->aliases ? strstr(o->aliases, alias) : NULL;
+        if (found && (found[length] == ' ' || found[length] == '\0')) return o->name;
+    }
+    return name;
+}
+
 bool sampling_set(tn_sampler_params *p, const char *name, const char *text, char *why, size_t size) {
+    name = setting_name(name);
     for (const struct option *o = sampling_table; o->name; o++) {
         const struct field *f = fields;
         bool seed = strcmp(name, "seed") == 0;
@@ -352,21 +364,26 @@ bool sampling_set(tn_sampler_params *p, const char *name, const char *text, char
     return false;
 }
 
-void sampling_print(FILE *out, const tn_sampler_params *p) {
-    if (p->seed == TN_SEED_RANDOM)
+bool sampling_print(FILE *out, const tn_sampler_params *p, const char *only) {
+    const char *name = only ? setting_name(only) : NULL;
+    const bool seed = !name || strcmp(name, "seed") == 0;
+    bool printed = seed;
+    if (seed && p->seed == TN_SEED_RANDOM)
         fprintf(out, "  %-18s random\n", "seed");
-    else
+    else if (seed)
         fprintf(out, "  %-18s %llu\n", "seed", (unsigned long long)p->seed);
     for (size_t i = 0; i < FIELDS; i++) {
         double value = fields[i].whole ? *(int32_t *)member(p, &fields[i]) : (double)*(float *)member(p, &fields[i]);
+        if (name && strcmp(name, fields[i].name) != 0) continue;
         fprintf(out, "  %-18s %.6g\n", fields[i].name, value);
+        printed = true;
     }
+    return printed;
 }
 
 /* ---- Grammar ---- */
 
-/* The grammar that the options give, as GBNF to be freed with tn_free(); NULL when they give none. */
-static int read_grammar_options(const struct args *args, char **gbnf) {
+int sampling_grammar_text(const struct args *args, char **gbnf) {
     static const char *const names[] = {"grammar", "grammar-file", "json-schema", "json-schema-file"};
     const char *name = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -410,7 +427,7 @@ static tn_status bind_grammar(tn_sampler *sampler, const char *gbnf, const tn_to
 
 int sampling_grammar(const struct args *args, const tn_model *model, tn_sampler *sampler) {
     char *gbnf;
-    int code = read_grammar_options(args, &gbnf);
+    int code = sampling_grammar_text(args, &gbnf);
     if (code || !gbnf) return code;
     tn_status status = bind_grammar(sampler, gbnf, tn_model_tokenizer(model));
     tn_free(gbnf);

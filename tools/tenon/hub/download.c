@@ -29,6 +29,7 @@ struct download_state {
     char tag[160];   /* of the bytes in the partial file; "" is unknown */
     bool changed;    /* the server has other content now than when it was asked about it */
     bool again;      /* … and it must be requested from its first byte */
+    bool other;      /* what came is no model */
 };
 
 bool make_folders_of(const char *path) {
@@ -104,6 +105,14 @@ static bool check_tag(struct download_state *s, const struct http_response *r) {
     return !s->again && (!s->changed || s->d->tag_path);
 }
 
+/* Login pages of networks and error pages of servers come with status 200, too. */
+static bool is_other_content(const struct download_state *s) {
+    const size_t length = strlen(s->d->name);
+    char magic[4];
+    return length > 5 && strcmp(s->d->name + length - 5, ".gguf") == 0 &&
+           (pread(s->file, magic, sizeof magic, 0) != sizeof magic || memcmp(magic, "GGUF", sizeof magic) != 0);
+}
+
 static bool on_bytes(void *user, const struct http_response *r, const void *bytes, size_t size) {
     struct download_state *s = user;
     if (!s->begun) {
@@ -122,14 +131,22 @@ static bool on_bytes(void *user, const struct http_response *r, const void *byte
         if (n > 0) done += (size_t)n;
     }
     if (s->write_error) return false;
+    const bool first = s->have < 4 && s->have + size >= 4;
     sha256_add(&s->hash, bytes, size);
     s->have += size;
+    s->other = first && is_other_content(s);
+    if (s->other) return false;
     progress_update(&s->bar, s->have);
     /* More than there should be is wrong content, however long it goes on. */
     return !interrupted() && (!s->expected || s->have <= s->expected);
 }
 
 /* ---- Transfers ---- */
+
+static int fail_other_content(const struct download_state *s) {
+    unlink(s->d->partial);
+    return fail("%s: what the server sent is no GGUF file; the file was deleted", s->d->name);
+}
 
 static bool may_pass(long status) { return status == 429 || status >= 500; }
 
@@ -150,6 +167,7 @@ static int transfer(struct download_state *s) {
             return EXIT_INTERRUPTED;
         }
         if (s->write_error) return fail("cannot write %s: %s", s->d->partial, strerror(s->write_error));
+        if (s->other) return fail_other_content(s);
         if (s->changed && !s->d->tag_path) return fail("%s changed on the server meanwhile; try again", s->d->name);
         if (s->again) {
             s->again = false;
@@ -202,7 +220,8 @@ static int check_content(struct download_state *s) {
                     (unsigned long long)s->have, (unsigned long long)s->expected);
     }
     sha256_text(&s->hash, found);
-    if (!s->d->sha256 || strcmp(found, s->d->sha256) == 0) return EXIT_OK;
+    if (!s->d->sha256 || strcmp(found, s->d->sha256) == 0)
+        return is_other_content(s) ? fail_other_content(s) : EXIT_OK;
     unlink(s->d->partial);
     return fail("%s: its SHA-256 is %.16s… instead of %.16s…; the file was deleted, try again", s->d->name, found,
                 s->d->sha256);

@@ -94,7 +94,7 @@ static size_t on_header(char *bytes, size_t unit, size_t count, void *user) {
     } else if ((v = header_value(line, "X-Repo-Commit")) && !r->commit[0]) {
         copy_etag(v, r->commit);
     } else if ((v = header_value(line, "Retry-After"))) {
-        r->retry_after = strtol(v, NULL, 10);
+        r->retry_after = *v >= '0' && *v <= '9' ? strtol(v, NULL, 10) : -1; /* dates are not read */
     } else if ((v = header_value(line, "Link"))) {
         copy_next_link(v, r->next);
     }

@@ -16,6 +16,7 @@
 
 struct hub_repo {
     const struct args *args;
+    const char *file;          /* wanted, or NULL for the one of the quant */
     char name[256], quant[64]; /* owner/repo; "" for the best quant */
     char folder[HUB_PATH];     /* in the cache */
     char root[HUB_PATH];
@@ -181,9 +182,9 @@ static bool write_ref(const struct hub_repo *r, const char *commit) {
     return fclose(file) == 0 && written && rename(partial, path) == 0;
 }
 
-static int fail_choice(const struct hub_repo *r, const struct hub_files *files, const char *name) {
-    if (name)
-        fail("%s has no file %s", r->name, name);
+static int fail_choice(const struct hub_repo *r, const struct hub_files *files) {
+    if (r->file)
+        fail("%s has no file %s", r->name, r->file);
     else if (*r->quant)
         fail("%s has no GGUF file for %s", r->name, r->quant);
     else
@@ -200,11 +201,10 @@ static int fail_choice(const struct hub_repo *r, const struct hub_files *files, 
 static int find_cached(const struct hub_repo *r, const char *reason, char path[HUB_PATH]) {
     char commit[160], folder[HUB_PATH + 256], part[512];
     struct hub_files files = {0};
-    const char *name = args_text(r->args, "hf-file");
     size_t chosen = SIZE_MAX;
     if (read_ref(r, commit)) {
         snprintf(folder, sizeof folder, "%s/snapshots/%s", r->folder, commit);
-        if (hub_list_cached(folder, &files) == EXIT_OK) chosen = hub_choose(&files, r->quant, name);
+        if (hub_list_cached(folder, &files) == EXIT_OK) chosen = hub_choose(&files, r->quant, r->file);
     }
     int code = EXIT_OK;
     if (chosen == SIZE_MAX)
@@ -312,14 +312,14 @@ static int fetch_chosen(const struct hub_repo *r, const struct hub_files *files,
     return write_ref(r, commit) ? EXIT_OK : fail("cannot write %s/refs/main: %m", r->folder);
 }
 
-int hub_fetch(const struct args *args, const char *repo, char path[HUB_PATH]) {
+int hub_fetch(const struct args *args, const char *repo, const char *file, char path[HUB_PATH]) {
     struct hub_repo *r = args_keep(args, NULL, sizeof *r);
     struct hub_files files = {0};
     struct http_response response = {0};
-    const char *name = args_text(args, "hf-file");
     if (!r) return fail("out of memory");
     int code = open_repo(r, args, repo);
     if (code) return code;
+    r->file = file;
     if (args_flag(args, "offline")) return find_cached(r, "--offline", path);
     if (list_online(r, &files, &response) != EXIT_OK) {
         char commit[160];
@@ -330,8 +330,8 @@ int hub_fetch(const struct args *args, const char *repo, char path[HUB_PATH]) {
         }
         return fail_http(r->name, &response);
     }
-    const size_t chosen = hub_choose(&files, r->quant, name);
-    code = chosen == SIZE_MAX ? fail_choice(r, &files, name) : fetch_chosen(r, &files, chosen, path);
+    const size_t chosen = hub_choose(&files, r->quant, file);
+    code = chosen == SIZE_MAX ? fail_choice(r, &files) : fetch_chosen(r, &files, chosen, path);
     free(files.list);
     return code;
 }

@@ -24,8 +24,9 @@
         .env = "LLAMA_ARG_OFFLINE HF_HUB_OFFLINE"                                                                    \
     }
 
-/* The path of the model, which is downloaded where it is not there yet. Return an exit code. */
-int hub_fetch(const struct args *args, const char *repo, char path[HUB_PATH]);
+/* The path of the model, which is downloaded where it is not there yet. `file` names one of the repository's files,
+ * or is NULL. Return an exit code. */
+int hub_fetch(const struct args *args, const char *repo, const char *file, char path[HUB_PATH]);
 int hub_fetch_url(const struct args *args, const char *url, char path[HUB_PATH]);
 
 /* ---- Between the files of this folder ---- */

@@ -286,6 +286,10 @@ struct server {
     tn_threadpool_params threads; /* of every engine */
     json_t *variables;            /* for chat templates, from the options */
     bool web_ui, ignore_end;
+    char *grammar;           /* GBNF for requests that bring none, or NULL */
+    bool continues_messages; /* a last message of the assistant is the beginning of the answer */
+    bool suffix_first;       /* the order of /infill */
+    int ping_seconds;        /* between comments in idle event streams; -1: none */
     int32_t default_predict;
     tn_sampler_params sampling;
     tn_session_params params;

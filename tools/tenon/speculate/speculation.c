@@ -1,6 +1,8 @@
 /* Speculative decoding from the command line: its options, and the draft model. */
 #include "speculate/speculation.h"
 
+#include "hub/hub.h"
+
 #include <string.h>
 
 /* ---- Options ---- */
@@ -24,6 +26,28 @@ static const struct option option_list[] = {
      .kind = OPTION_TEXT,
      .help = "a smaller model with the same vocabulary, or a head of the model, that guesses tokens",
      .env = "LLAMA_ARG_SPEC_DRAFT_MODEL"},
+    {.name = "hf-repo-draft",
+     .letter = "hfd",
+     .aliases = "-hfrd --spec-draft-hf",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "the draft model as a model of the hub, OWNER/REPO[:QUANT], downloaded if necessary",
+     .env = "LLAMA_ARG_SPEC_DRAFT_HF_REPO"},
+    {.name = "cache-type-k-draft",
+     .letter = "ctkd",
+     .aliases = "--spec-draft-type-k",
+     .value = "TYPE",
+     .kind = OPTION_TEXT,
+     .fallback = "f16",
+     .help = "type of the keys in the draft model's KV cache",
+     .env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"},
+    {.name = "cache-type-v-draft",
+     .letter = "ctvd",
+     .aliases = "--spec-draft-type-v",
+     .value = "TYPE",
+     .kind = OPTION_TEXT,
+     .help = "type of the values in the draft model's KV cache, by default the same as for keys",
+     .env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"},
     {.name = "draft-max",
      .aliases = "--draft --draft-n --spec-draft-n-max",
      .value = "N",
@@ -129,12 +153,41 @@ static tn_spec_params speculation_params(const struct args *args) {
                             .ngram = ngram < 8 ? ngram : 8};
 }
 
+/* The draft model of --hf-repo-draft becomes that of --model-draft. */
+static int fetch_draft(const struct args *args) {
+    const char *repo = args_text(args, "hf-repo-draft");
+    if (!repo || args_was_set(args, "model-draft")) return EXIT_OK; /* fetched already */
+    if (args_text(args, "model-draft")) return fail_usage(args, "use either --model-draft or --hf-repo-draft");
+    char *fetched = args_keep(args, NULL, HUB_PATH);
+    if (!fetched) return fail("out of memory");
+    int code = hub_fetch(args, repo, NULL, fetched);
+    if (!code) args_set(args, "model-draft", fetched);
+    return code;
+}
+
+/* Both types of the draft's cache. */
+static int read_draft_cache(const struct args *args, tn_type *k, tn_type *v) {
+    static const char *const names[] = {"cache-type-k-draft", "cache-type-v-draft"};
+    tn_type *const types[] = {k, v};
+    for (int i = 0; i < 2; i++) {
+        const char *name = args_text(args, names[i]) ? names[i] : names[0];
+        if (tn_cache_type_parse(args_text(args, name), types[i]) != TN_OK)
+            return fail_usage(args, "--%s %s: %s", name, args_text(args, name), tn_error());
+    }
+    return EXIT_OK;
+}
+
 int speculation_read(const struct args *args, tn_spec_params *p) {
+    tn_type k, v;
+    int code = fetch_draft(args);
+    if (!code) code = read_draft_cache(args, &k, &v);
     *p = speculation_params(args);
+    if (code) return code;
     if (p->n_min > p->n_max)
         return fail_usage(args, "--draft-min %d is more than --draft-max %d", p->n_min, p->n_max);
     const char *path = args_text(args, "model-draft");
-    if (p->kind == TN_SPEC_DRAFT && !path) return fail_usage(args, "--spec-type draft needs a draft model: -md FILE");
+    if (p->kind == TN_SPEC_DRAFT && !path)
+        return fail_usage(args, "--spec-type draft needs a draft model: -md FILE or -hfd OWNER/REPO");
     if (p->kind == TN_SPEC_EAGLE3 && !path) return fail_usage(args, "--spec-type eagle3 needs a head: -md FILE");
     if ((p->kind == TN_SPEC_DRAFT || p->kind == TN_SPEC_MTP) && is_eagle3(path, NULL))
         return fail_usage(args, "%s is an EAGLE-3 head: use --spec-type eagle3", path);
@@ -161,6 +214,7 @@ int speculation_prepare(const struct args *args, tn_session_params *session) {
 void speculation_draft_params(const struct args *args, const tn_session_params *session, tn_session_params *draft) {
     const char *device = args_text(args, "device-draft");
     *draft = tn_session_params_default();
+    (void)read_draft_cache(args, &draft->cache_k, &draft->cache_v); /* speculation_read() has checked them */
     draft->n_ctx = session->n_ctx;
     draft->n_batch = session->n_batch;
     draft->n_ubatch = session->n_ubatch;

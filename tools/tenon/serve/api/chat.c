@@ -89,15 +89,16 @@ static bool read_tool_choice(json_t *body, tn_chat_params *p, json_t **tools, js
 }
 
 /* A last message of the assistant is the beginning of the answer, unless the request specifies otherwise. */
-static bool read_prefill(json_t *body, json_t *messages, tn_chat_params *p, struct problem *problem) {
+static bool read_prefill(const struct server *server, json_t *body, json_t *messages, tn_chat_params *p,
+                         struct problem *problem) {
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     bool generation = false;
     if (!field_bool(body, "add_generation_prompt", &p->generation_prompt, problem) ||
         !field_bool(body, "add_generation_prompt", &generation, problem))
         return false;
-    p->continue_final = strcmp(role, "assistant") == 0 && !json_object_get(last, "tool_calls") &&
-                        !json_object_get(body, "add_generation_prompt");
+    p->continue_final = server->continues_messages && strcmp(role, "assistant") == 0 &&
+                        !json_object_get(last, "tool_calls") && !json_object_get(body, "add_generation_prompt");
     if (!field_bool(body, "continue_final_message", &p->continue_final, problem)) return false;
     return !(generation && p->continue_final) ||
            problem_set(problem, 400, "add_generation_prompt and continue_final_message cannot both be true");
@@ -143,7 +144,8 @@ bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, s
     size_t length;
     p.format = served->server->chat_format;
     if (!check_chat_messages(messages, problem) || !read_tool_choice(body, &p, &tools, &allowed, problem) ||
-        !read_prefill(body, messages, &p, problem) || !field_text(body, "chat_format", &p.format, problem) ||
+        !read_prefill(served->server, body, messages, &p, problem) ||
+        !field_text(body, "chat_format", &p.format, problem) ||
         !read_variables(served, body, &p, &variables, problem)) {
         json_decref(allowed);
         json_decref(variables);

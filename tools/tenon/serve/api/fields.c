@@ -275,8 +275,9 @@ static bool set_grammar(struct served *served, struct job *job, json_t *body, co
     tn_grammar_state *state = NULL;
     char *own = NULL;
     bool fine = r->grammar_read || read_grammar_fields(body, &own, problem);
-    if (fine && !r->grammar_read && (own || gbnf))
-        fine = compile_grammar(served, r, own ? own : gbnf, own ? NULL : trigger, problem);
+    const char *text = own ? own : gbnf ? gbnf : served->server->grammar;
+    if (fine && !r->grammar_read && text)
+        fine = compile_grammar(served, r, text, text == gbnf ? trigger : NULL, problem);
     tn_free(own);
     r->grammar_read = true;
     if (!fine || !r->grammar) return fine;

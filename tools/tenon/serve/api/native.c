@@ -254,11 +254,16 @@ json_t *infill_prompt(const struct served *served, json_t *extra, const char *pr
         json_decref(prompt);
         return NULL;
     }
-    append_special(served, prompt, TN_SPECIAL_FIM_PRE);
-    json_array_append_new(prompt, json_string(prefix));
-    if (*begun) json_array_append_new(prompt, json_string(begun));
-    append_special(served, prompt, TN_SPECIAL_FIM_SUF);
-    json_array_append_new(prompt, json_string(suffix));
+    for (int part = 0; part < 2; part++) {
+        if ((part == 0) == served->server->suffix_first) {
+            append_special(served, prompt, TN_SPECIAL_FIM_SUF);
+            json_array_append_new(prompt, json_string(suffix));
+            continue;
+        }
+        append_special(served, prompt, TN_SPECIAL_FIM_PRE);
+        json_array_append_new(prompt, json_string(prefix));
+        if (*begun) json_array_append_new(prompt, json_string(begun));
+    }
     append_special(served, prompt, TN_SPECIAL_FIM_MID);
     json_t *list = json_pack("[o]", prompt); /* a list of one prompt: its parts are not separate prompts */
     return list;

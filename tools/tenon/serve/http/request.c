@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PING_SECONDS = 5 };
-
 /* ---- Requests ---- */
 
 struct request *request_new(struct served *served, struct evhttp_request *http, const struct response_format *format,
@@ -275,10 +273,10 @@ void take_pieces(struct served *served) {
 }
 
 void ping_requests(struct server *server) {
-    uint64_t now = tn_time_ns();
+    const uint64_t now = tn_time_ns(), pause = (uint64_t)server->ping_seconds * 1000000000u;
+    if (server->ping_seconds < 0) return;
     for (struct request *r = server->requests; r; r = r->next)
-        if (r->http && r->stream && !r->lines && now - r->last_sent > PING_SECONDS * 1000000000ull)
-            stream_send_raw(r, ": ping\n\n");
+        if (r->http && r->stream && !r->lines && now - r->last_sent > pause) stream_send_raw(r, ": ping\n\n");
 }
 
 void cancel_requests(struct server *server) {

@@ -117,7 +117,7 @@ struct model_download {
 
 static void *download_thread(void *user) {
     struct model_download *d = user;
-    d->code = hub_fetch(d->server->args, d->repo, d->path);
+    d->code = hub_fetch(d->server->args, d->repo, NULL, d->path);
     event_active(d->done, EV_READ, 0);
     return NULL;
 }
