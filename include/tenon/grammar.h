@@ -32,6 +32,10 @@ TN_API const char *tn_grammar_json(void);
  * TN_E_UNSUPPORTED: a keyword that cannot be converted; the message has its path. No keyword that restricts documents
  * is ignored. TN_E_INFEASIBLE: no document matches the schema. TN_E_LIMIT: nested too deeply or expanded too far. */
 TN_API tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf);
+/* The same, but keywords that cannot be converted are ignored where they are, and the rest of the schema holds.
+ * *notes has a line for each of them, NULL if there are none; the caller frees it with tn_free. `notes` may be NULL.
+ */
+TN_API tn_status tn_schema_to_grammar_relaxed(const char *schema_json, char **gbnf, char **notes);
 
 /* ---- The texts of a vocabulary ---- */
 

@@ -98,7 +98,7 @@ await seen("openai", "cut-off tool call", async () => {
   for await (const c of await openai.chat.completions.create({ ...asked, max_tokens: 4, stream: true })) end = c.choices[0]?.finish_reason ?? end;
   assert.equal(end, "length");
 });
-await seen("openai", "embeddings", async () => assert.equal((await openai.embeddings.create({ model, input: ["a", "b"] })).data[1].embedding.length, 288));
+await seen("openai", "embeddings", async () => assert.equal((await openai.embeddings.create({ model, input: ["a", "b"] })).data[1].embedding.length, 64));
 await seen("openai", "counting", async () => {
   const n = (await openai.responses.inputTokens.count({ model, input: "Tell a story" })).input_tokens;
   assert.equal(n, (await openai.post("/chat/completions/input_tokens", { body: { messages: user } })).input_tokens);
@@ -172,9 +172,9 @@ for (const [name, chat, options] of [
     isPet(calls[0].input);
   });
   await seen(name, "cut-off tool call", async () => {
-    const r = await generateText({ ...called, maxOutputTokens: 4 });
-    assert.equal(r.finishReason, "length");
-    assert.equal(r.toolCalls.length, 0);
+    // The client itself reports that no call was made although one was required.
+    await assert.rejects(generateText({ ...called, maxOutputTokens: 4 }), e => e.name === "AI_ToolChoiceViolationError");
+    assert.equal(await streamText({ ...called, toolChoice: "auto", maxOutputTokens: 4 }).finishReason, "length");
   });
   if (name !== "ai, anthropic") // its provider asks for objects with a beta of Anthropic's own
     await seen(name, "schema", async () => isPet((await generateObject({ ...ask, temperature: 0, maxOutputTokens: 300, schema: kinds })).object));
@@ -213,7 +213,7 @@ await seen("@langchain/openai", "cut-off tool call", async () => {
   assert.equal(r.response_metadata.finish_reason, "length");
 });
 await seen("@langchain/openai", "schema", async () => isPet(await patient.withStructuredOutput(kinds, { name: "pet", method: "jsonSchema" }).invoke("Tell")));
-await seen("@langchain/openai", "embeddings", async () => assert.equal((await new OpenAIEmbeddings({ model, apiKey, configuration, maxRetries: 0 }).embedQuery("a")).length, 288));
+await seen("@langchain/openai", "embeddings", async () => assert.equal((await new OpenAIEmbeddings({ model, apiKey, configuration, maxRetries: 0 }).embedQuery("a")).length, 64));
 await seen("@langchain/openai", "errors", async () => { await assert.rejects(langchain.invoke("word ".repeat(3000)), e => e.status === 400); });
 
 const settings = { model: "gpt-4o-mini", apiKey, baseURL: url + "/v1", maxRetries: 0, temperature: 0 };
@@ -239,7 +239,7 @@ await seen("llamaindex", "schema", async () => {
 });
 await seen("llamaindex", "embeddings", async () => {
   const r = await new OpenAIEmbedding({ model: "text-embedding-3-small", apiKey, baseURL: url + "/v1", maxRetries: 0 }).getTextEmbeddings(["a", "b"]);
-  assert.equal(r[1].length, 288);
+  assert.equal(r[1].length, 64);
 });
 await seen("llamaindex", "errors", async () => { await assert.rejects(llama.chat({ messages: [{ role: "user", content: "word ".repeat(3000) }] }), e => e.status === 400); });
 
@@ -262,7 +262,7 @@ await seen("@huggingface/inference", "schema", async () => {
   const r = await hf.chatCompletion({ ...hfAsk, ...long, response_format: { type: "json_schema", json_schema: { name: "pet", schema } } });
   isPet(r.choices[0].message.content);
 });
-await seen("@huggingface/inference", "errors", async () => { await assert.rejects(hf.chatCompletion({ ...hfAsk, messages: [] }), /messages/); });
+await seen("@huggingface/inference", "errors", async () => { await assert.rejects(hf.chatCompletion({ ...hfAsk, messages: [] }), e => e.httpResponse.status === 400 && /messages/.test(JSON.stringify(e.httpResponse.body))); });
 
 const ollama = new Ollama({ host: url, headers: { Authorization: "Bearer " + apiKey } });
 const options = { num_predict: 12, temperature: 0 }, enough = { num_predict: 300, temperature: 0 };

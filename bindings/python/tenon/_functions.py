@@ -637,6 +637,7 @@ FUNCTIONS: Dict[str, List[Any]] = {
     "tn_grammar_free": [None, POINTER(tn_grammar)],
     "tn_grammar_json": [c_char_p],
     "tn_schema_to_grammar": [c_int, c_char_p, POINTER(POINTER(c_char))],
+    "tn_schema_to_grammar_relaxed": [c_int, c_char_p, POINTER(POINTER(c_char)), POINTER(POINTER(c_char))],
     "tn_pieces_new": [c_int, POINTER(tn_piece), c_size_t, POINTER(c_int32), c_size_t, POINTER(POINTER(tn_pieces))],
     "tn_pieces_from_tokenizer": [c_int, POINTER(tn_tokenizer), POINTER(POINTER(tn_pieces))],
     "tn_pieces_retain": [POINTER(tn_pieces), POINTER(tn_pieces)],

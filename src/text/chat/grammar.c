@@ -83,7 +83,7 @@ static void append_prefixed(tn__text *out, const char *gbnf, const char *prefix)
 /* The rules of a schema, with a prefix. A schema that cannot become a grammar is replaced by "any object". */
 static tn_status append_schema(tn__text *out, const json_t *schema, const char *prefix) {
     char *gbnf = NULL, *text = schema ? json_dumps(schema, JSON_ENCODE_ANY) : NULL;
-    tn_status status = text ? tn_schema_to_grammar(text, &gbnf) : TN_E_UNSUPPORTED;
+    tn_status status = text ? tn_schema_to_grammar_relaxed(text, &gbnf, NULL) : TN_E_UNSUPPORTED;
     free(text);
     if (status != TN_OK && status != TN_E_NOMEM) status = tn_schema_to_grammar("{\"type\": \"object\"}", &gbnf);
     if (status != TN_OK) return status;
@@ -129,8 +129,14 @@ static tn_status append_json_call(tn__text *out, const tn_chat_prompt *prompt, s
         json_array_append_new(json_object_get(schema, "required"), json_string(s->id_key));
     }
     if (!schema) return tn__chat_nomem();
+    /* References of the parameters are from their own root. */
+    json_t *own = json_object_get(json_object_get(schema, "properties"), arguments_key);
+    static const char *const definitions[] = {"$defs", "definitions"};
+    for (size_t k = 0; k < 2; k++)
+        if (json_object_get(own, definitions[k]))
+            json_object_set(schema, definitions[k], json_object_get(own, definitions[k]));
     char *gbnf = NULL, *text = json_dumps(schema, 0);
-    tn_status status = text ? tn_schema_to_grammar(text, &gbnf) : tn__chat_nomem();
+    tn_status status = text ? tn_schema_to_grammar_relaxed(text, &gbnf, NULL) : tn__chat_nomem();
     free(text);
     if (status != TN_OK && status != TN_E_NOMEM) { /* the tool's schema is not supported: any arguments */
         json_object_set_new(json_object_get(schema, "properties"), arguments_key,

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Keywords whose restrictions a grammar cannot express. */
-static tn_status check_unsupported(json_t *flat, const tn__schema_path *path) {
+static tn_status check_unsupported(tn__schema *s, json_t *flat, const tn__schema_path *path) {
     static const char *const list[] = {"not",
                                        "if",
                                        "then",
@@ -26,12 +26,12 @@ static tn_status check_unsupported(json_t *flat, const tn__schema_path *path) {
                                        "$recursiveRef"};
     for (size_t i = 0; i < TN__COUNT(list); i++)
         if (json_object_get(flat, list[i]))
-            return tn__schema_fail(TN_E_UNSUPPORTED, path, "the keyword \"%s\" is not supported", list[i]);
+            TN_TRY(tn__schema_unsupported(s, path, "the keyword \"%s\" is not supported", list[i]));
     /* With "properties" and without "additionalProperties" only named properties are generated: none is unevaluated.
      */
     if (json_object_get(flat, "unevaluatedProperties") &&
         (json_object_get(flat, "additionalProperties") || !json_object_get(flat, "properties")))
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"unevaluatedProperties\" is not supported here");
+        return tn__schema_unsupported(s, path, "\"unevaluatedProperties\" is not supported here");
     return TN_OK;
 }
 
@@ -83,8 +83,8 @@ static size_t count_characters(const char *utf8) {
 }
 
 /* Whether a value of "enum" satisfies the schema's other keywords. */
-static tn_status enum_value_matches(json_t *flat, json_t *value, unsigned types, const tn__schema_path *path,
-                                    bool *fits) {
+static tn_status enum_value_matches(tn__schema *s, json_t *flat, json_t *value, unsigned types,
+                                    const tn__schema_path *path, bool *fits) {
     static const char *const untested[] = {"pattern",       "properties",    "required",    "additionalProperties",
                                            "items",         "prefixItems",   "uniqueItems", "multipleOf",
                                            "minProperties", "maxProperties", "minItems",    "maxItems"};
@@ -115,12 +115,11 @@ static tn_status enum_value_matches(json_t *flat, json_t *value, unsigned types,
                         : i == 7 ? type & (TN__TYPE_NUMBER | TN__TYPE_INTEGER)
                                  : type & (TN__TYPE_ARRAY | TN__TYPE_OBJECT);
         if (concerns && json_object_get(flat, untested[i]))
-            return tn__schema_fail(TN_E_UNSUPPORTED, path,
-                                   "\"enum\" or \"const\" together with \"%s\" is not supported", untested[i]);
+            TN_TRY(tn__schema_unsupported(s, path, "\"enum\" or \"const\" together with \"%s\" is not supported",
+                                          untested[i]));
     }
     if (type == TN__TYPE_STRING && find_format(flat) >= 0)
-        return tn__schema_fail(TN_E_UNSUPPORTED, path,
-                               "\"enum\" or \"const\" together with \"format\" is not supported");
+        TN_TRY(tn__schema_unsupported(s, path, "\"enum\" or \"const\" together with \"format\" is not supported"));
     *fits = true;
     return TN_OK;
 }
@@ -139,7 +138,7 @@ static tn_status emit_json_value(json_t *value, tn__text *out) {
     return TN_OK;
 }
 
-static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
+static tn_status emit_enum(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *list = json_object_get(flat, "enum"), *value;
     unsigned types;
     bool stated;
@@ -149,7 +148,7 @@ static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__text *
     *empty = true;
     json_array_foreach(list, i, value) {
         bool fits;
-        TN_TRY(enum_value_matches(flat, value, types, path, &fits));
+        TN_TRY(enum_value_matches(s, flat, value, types, path, &fits));
         if (!fits) continue;
         if (!*empty) tn__text_puts(out, " | ");
         TN_TRY(emit_json_value(value, out));
@@ -174,21 +173,25 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
     if (pattern) {
         if (!json_is_string(pattern)) return tn__schema_fail(TN_E_SYNTAX, path, "\"pattern\" must be a string");
         if (sized || known >= 0)
-            return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"pattern\" together with %s is not supported",
-                                   sized ? "minLength or maxLength" : "format");
+            TN_TRY(tn__schema_unsupported(s, path, "\"pattern\" together with %s is not supported",
+                                          sized ? "minLength or maxLength" : "format"));
         tn__schema_path below = tn__schema_below(path, "pattern");
+        const size_t before = out->length;
         tn__text_puts(out, "\"\\\"\" (");
-        TN_TRY(tn__schema_emit_pattern(json_string_value(pattern), &below, out));
-        tn__text_puts(out, ") \"\\\"\"");
-        return TN_OK;
+        const tn_status status = tn__schema_emit_pattern(json_string_value(pattern), &below, out);
+        if (status != TN_E_UNSUPPORTED || !s->relaxed) {
+            tn__text_puts(out, ") \"\\\"\"");
+            return status;
+        }
+        tn__text_truncate(out, before);
+        TN_TRY(tn__schema_unsupported(s, path, "%s", tn_error()));
     }
     if (known >= 0) {
         size_t length = formats[known].length;
         if (sized && length == 0)
-            return tn__schema_fail(TN_E_UNSUPPORTED, path,
-                                   "format \"%s\" together with minLength or maxLength is not supported",
-                                   formats[known].name);
-        *empty = sized && (length < min || length > max);
+            TN_TRY(tn__schema_unsupported(
+                s, path, "format \"%s\" together with minLength or maxLength is not supported", formats[known].name));
+        *empty = sized && length && (length < min || length > max);
         s->formats_used |= 1u << known;
         tn__text_printf(out, "\"\\\"\" f-%s \"\\\"\"", formats[known].name);
         return TN_OK;
@@ -248,7 +251,7 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
     TN_TRY(tn__schema_count(flat, "minItems", path, 0, &min));
     TN_TRY(tn__schema_count(flat, "maxItems", path, SIZE_MAX, &max));
     if (json_is_true(json_object_get(flat, "uniqueItems")) && max > 1)
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "the keyword \"uniqueItems\" is not supported");
+        TN_TRY(tn__schema_unsupported(s, path, "the keyword \"uniqueItems\" is not supported"));
     /* Without "items" no items after the tuple are generated unless minItems requires them. */
     if (!items && n > 0 && min <= n) max = TN__MIN(max, n);
     if (min > TN__SCHEMA_REPEAT_MAX)
@@ -474,6 +477,8 @@ static tn_status collect_properties(tn__schema *s, json_t *flat, const tn__schem
 static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *properties = json_object_get(flat, "properties"), *rest = json_object_get(flat, "additionalProperties");
     size_t min, max, n = 0, n_required = 0;
+    /* Where patternProperties is ignored, the names that it allows are still allowed. */
+    if (json_is_false(rest) && json_object_get(flat, "patternProperties")) rest = json_true();
     TN_TRY(tn__schema_count(flat, "minProperties", path, 0, &min));
     TN_TRY(tn__schema_count(flat, "maxProperties", path, SIZE_MAX, &max));
     size_t room = json_object_size(properties) + json_array_size(json_object_get(flat, "required"));
@@ -506,10 +511,11 @@ static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path 
     }
     /* Generated keys may repeat, so several further members guarantee only one more property. */
     if (min > TN__MAX(n_required, (size_t)1) || n > max) {
-        status =
-            tn__schema_fail(TN_E_UNSUPPORTED, path, "\"%s\" is supported only where the required properties meet it",
-                            n > max ? "maxProperties" : "minProperties");
-        goto out;
+        status = tn__schema_unsupported(s, path, "\"%s\" is supported only where the required properties meet it",
+                                        n > max ? "maxProperties" : "minProperties");
+        if (status != TN_OK) goto out;
+        min = 0;
+        if (n > max) max = SIZE_MAX;
     }
     size_t max_other = max == SIZE_MAX ? SIZE_MAX : max - n;
     if (max_other == 0) other = TN__RULE_EMPTY;
@@ -525,9 +531,9 @@ out:
 tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     unsigned types;
     bool stated;
-    TN_TRY(check_unsupported(flat, path));
+    TN_TRY(check_unsupported(s, flat, path));
     TN_TRY(tn__schema_types(flat, path, &types, &stated));
-    if (json_object_get(flat, "enum")) return emit_enum(flat, path, out, empty);
+    if (json_object_get(flat, "enum")) return emit_enum(s, flat, path, out, empty);
     *empty = true;
     if (types == TN__TYPE_ALL && !stated) {
         tn__text_puts(out, "value");
@@ -546,8 +552,8 @@ tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *pa
         case TN__TYPE_OBJECT: status = emit_object(s, flat, path, &part, &none); break;
         case TN__TYPE_ARRAY: status = emit_array(s, flat, path, &part, &none); break;
         case TN__TYPE_STRING: status = emit_string(s, flat, path, &part, &none); break;
-        case TN__TYPE_NUMBER: status = tn__schema_emit_number(flat, false, path, &part, &none); break;
-        case TN__TYPE_INTEGER: status = tn__schema_emit_number(flat, true, path, &part, &none); break;
+        case TN__TYPE_NUMBER: status = tn__schema_emit_number(s, flat, false, path, &part, &none); break;
+        case TN__TYPE_INTEGER: status = tn__schema_emit_number(s, flat, true, path, &part, &none); break;
         case TN__TYPE_BOOLEAN: tn__text_puts(&part, "\"true\" | \"false\""); break;
         default: tn__text_puts(&part, "\"null\""); break;
         }

@@ -37,6 +37,10 @@ tn__schema_path tn__schema_below(const tn__schema_path *parent, const char *key)
 tn__schema_path tn__schema_at(const tn__schema_path *parent, size_t index);
 /* Like tn_fail, with the path before the message. */
 tn_status tn__schema_fail(tn_status status, const tn__schema_path *path, const char *format, ...) TN_PRINTF(3, 4);
+typedef struct tn__schema tn__schema;
+/* For a keyword that cannot be converted: fails with TN_E_UNSUPPORTED, or, where keywords may be ignored, notes it
+ * and returns TN_OK. */
+tn_status tn__schema_unsupported(tn__schema *s, const tn__schema_path *path, const char *format, ...) TN_PRINTF(3, 4);
 
 #define TN__RULE_EMPTY UINT32_MAX /* the "rule" of a schema that no document matches */
 
@@ -47,17 +51,19 @@ typedef struct tn__schema_memo {
     bool referenced; /* another rule refers to it while it is open */
 } tn__schema_memo;
 
-typedef struct tn__schema {
+struct tn__schema {
     json_t *root;
-    tn__text text; /* finished rules */
-    json_t *owned; /* array that keeps merged schemas alive, because rules are looked up by address */
+    bool relaxed;   /* keywords that cannot be converted are ignored */
+    tn__text notes; /* which, one per line */
+    tn__text text;  /* finished rules */
+    json_t *owned;  /* array that keeps merged schemas alive, because rules are looked up by address */
     const json_t **memo_keys;
     tn__schema_memo *memo;
     size_t memo_slots, memo_count;
     uint32_t n_rules;
     uint32_t work, merges;
     unsigned formats_used; /* bits by row of the table of formats */
-} tn__schema;
+};
 
 /* The rule that generates a schema; it is written on first use. */
 tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *path, uint32_t *rule);
@@ -79,7 +85,8 @@ json_t *tn__schema_both(json_t *a, json_t *b);
 tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty);
 /* Writes the rules of the formats that were used. */
 void tn__schema_add_formats(tn__schema *s);
-tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_path *path, tn__text *out, bool *empty);
+tn_status tn__schema_emit_number(tn__schema *s, json_t *flat, bool integer, const tn__schema_path *path,
+                                 tn__text *out, bool *empty);
 tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__text *out);
 
 /* Bits of the types that a flat schema allows, by its "type" or, if it has none, as its other keywords imply. */

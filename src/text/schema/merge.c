@@ -131,7 +131,7 @@ static tn_status merge_numbers(json_t *a, json_t *b, json_t *out) {
 }
 
 /* Keywords that cannot be merged must have equal values. */
-static tn_status check_conflicts(json_t *a, json_t *b, const tn__schema_path *path) {
+static tn_status check_conflicts(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path) {
     static const char *const merged[] = {
         "type",        "enum",     "required", "properties",       "additionalProperties", "items",
         "prefixItems", "minimum",  "maximum",  "exclusiveMinimum", "exclusiveMaximum",     "minLength",
@@ -143,13 +143,13 @@ static tn_status check_conflicts(json_t *a, json_t *b, const tn__schema_path *pa
         bool known = false;
         for (size_t i = 0; i < TN__COUNT(merged); i++) known |= strcmp(key, merged[i]) == 0;
         if (!y || known || tn__json_same(x, y)) continue;
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "two different values of \"%s\" cannot be combined", key);
+        TN_TRY(tn__schema_unsupported(s, path, "two different values of \"%s\" cannot be combined", key));
     }
     return TN_OK;
 }
 
-static tn_status merge_schemas(json_t *a, json_t *b, const tn__schema_path *path, json_t **result) {
-    TN_TRY(check_conflicts(a, b, path));
+static tn_status merge_schemas(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, json_t **result) {
+    TN_TRY(check_conflicts(s, a, b, path));
     json_t *out = json_copy(a);
     tn_status status = out && json_object_update_missing(out, b) == 0 ? TN_OK : no_memory();
     if (status == TN_OK) status = merge_types(a, b, path, out);
@@ -218,7 +218,7 @@ static tn_status combine_lists(tn__schema *s, json_t *left, json_t *right, const
                                      TN__SCHEMA_ALTERNATIVES_MAX);
         if (status == TN_OK && ++s->merges > TN__SCHEMA_MERGES_MAX)
             status = tn__schema_fail(TN_E_LIMIT, path, "too many combinations of allOf, anyOf and oneOf");
-        if (status == TN_OK) status = merge_schemas(a, b, path, &merged);
+        if (status == TN_OK) status = merge_schemas(s, a, b, path, &merged);
         if (status == TN_OK && json_array_append_new(out, merged) != 0) status = no_memory();
     }
     if (status == TN_OK)
@@ -433,8 +433,8 @@ tn_status tn__schema_check_apart(tn__schema *s, json_t *schemas, const tn__schem
         if (i == k) continue;
         TN_TRY(schemas_apart(s, a, b, &shallow, &separate));
         if (!separate)
-            return tn__schema_fail(
-                TN_E_UNSUPPORTED, path,
+            return tn__schema_unsupported(
+                s, path,
                 "what matches alternative %zu might match alternative %zu too, and a grammar cannot "
                 "express \"exactly one\"; distinguish them by a required property, or use anyOf",
                 i, k);

@@ -300,15 +300,18 @@ static bool emit_magnitude(tn__text *out, const decimal *low, bool above, const 
     return true;
 }
 
-static tn_status emit_bounded_number(tn__bounds *b, const tn__schema_path *path, tn__text *out, bool *empty) {
+static tn_status emit_bounded_number(tn__schema *s, tn__bounds *b, const tn__schema_path *path, tn__text *out,
+                                     bool *empty) {
     shorten_bound(&b->low, &b->above_low, 1);
     shorten_bound(&b->high, &b->below_high, -1);
     *empty = b->low > b->high;
     if (*empty) return TN_OK;
     decimal zero = {0}, low = {0}, high = {0};
     bool has_low = b->low > -1e15, has_high = b->high < 1e15;
-    if ((has_low && !exact_decimal(fabs(b->low), &low)) || (has_high && !exact_decimal(fabs(b->high), &high)))
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "a bound of a number has too many digits");
+    if ((has_low && !exact_decimal(fabs(b->low), &low)) || (has_high && !exact_decimal(fabs(b->high), &high))) {
+        tn__text_puts(out, "number");
+        return tn__schema_unsupported(s, path, "a bound of a number has too many digits");
+    }
     *empty = true;
     if (!has_low || b->low < 0) { /* negative numbers: from the upper bound, or 0, down to the lower one */
         tn__text part = TN__SCHEMA_TEXT;
@@ -355,24 +358,52 @@ static void emit_bounded_integer(const tn__bounds *b, tn__text *out, bool *empty
     }
 }
 
-tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_path *path, tn__text *out,
-                                 bool *empty) {
+/* Numbers without bounds that are multiples of 2, 5, a power of ten, or of a negative power of ten. False: another
+ * number, or no number at all. */
+static bool emit_multiple(double of, bool integer, tn__text *out) {
+    double power = 10;
+    if (of == 2 || of == 5) {
+        const char *last = of == 2 ? "[02468]" : "[05]", *only = of == 2 ? "[2468]" : "\"5\"";
+        tn__text_printf(out, "\"0\" | \"-\"? (%s | [1-9] [0-9]{0,13} %s)", only, last);
+        return true;
+    }
+    for (int digits = 1; digits <= 9; digits++, power *= 10) {
+        if (of == power) {
+            tn__text_printf(out, "\"0\" | \"-\"? [1-9] [0-9]{0,%d} \"0\"{%d}", 14 - digits, digits);
+            return true;
+        }
+        if (!integer && fabs(of * power - 1) < 1e-12) {
+            tn__text_printf(out, "\"-\"? (\"0\" | [1-9] [0-9]{0,14}) (\".\" [0-9]{1,%d})?", digits);
+            return true;
+        }
+    }
+    return false;
+}
+
+tn_status tn__schema_emit_number(tn__schema *s, json_t *flat, bool integer, const tn__schema_path *path,
+                                 tn__text *out, bool *empty) {
     json_t *multiple = json_object_get(flat, "multipleOf");
-    if (multiple && json_number_value(multiple) == 1)
-        integer = true; /* a multiple of 1 is an integer */
-    else if (multiple)
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "the keyword \"multipleOf\" is supported for 1 only");
+    const double of = json_number_value(multiple);
     tn__bounds b;
     TN_TRY(tn__schema_bounds(flat, path, &b));
     *empty = false;
+    if (multiple && of == 1)
+        integer = true; /* a multiple of 1 is an integer */
+    else if (multiple) {
+        if (isinf(b.low) && isinf(b.high) && emit_multiple(of, integer, out)) return TN_OK;
+        TN_TRY(tn__schema_unsupported(
+            s, path, "\"multipleOf\" is supported for 1, and without bounds for 2, 5 and powers of ten"));
+        if (of >= 1 && of == floor(of)) integer = true;
+    }
     if (isinf(b.low) && isinf(b.high)) {
         tn__text_printf(out, integer ? "integer" : "number");
         return TN_OK;
     }
-    if (!integer) return emit_bounded_number(&b, path, out, empty);
-    if (b.low > (double)WHOLE_MAX || b.high < -(double)WHOLE_MAX)
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "integers of more than %d digits are not supported",
-                               DIGITS_MAX);
+    if (!integer) return emit_bounded_number(s, &b, path, out, empty);
+    if (b.low > (double)WHOLE_MAX || b.high < -(double)WHOLE_MAX) {
+        tn__text_puts(out, "integer");
+        return tn__schema_unsupported(s, path, "integers of more than %d digits are not supported", DIGITS_MAX);
+    }
     emit_bounded_integer(&b, out, empty);
     return TN_OK;
 }

@@ -41,6 +41,21 @@ tn_status tn__schema_fail(tn_status status, const tn__schema_path *path, const c
     return tn_fail(status, "schema %s: %s", where, message);
 }
 
+tn_status tn__schema_unsupported(tn__schema *s, const tn__schema_path *path, const char *format, ...) {
+    enum { NOTES_MAX = 4000 };
+    char where[256], message[512], line[800];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    write_schema_path(path, where, sizeof where);
+    if (!s->relaxed) return tn_fail(TN_E_UNSUPPORTED, "schema %s: %s", where, message);
+    snprintf(line, sizeof line, "%s: %s\n", where, message);
+    if (s->notes.length < NOTES_MAX && !(s->notes.data && strstr(s->notes.data, line)))
+        tn__text_puts(&s->notes, line);
+    return s->notes.status;
+}
+
 /* ---- References ---- */
 
 /* Decodes one step of a JSON pointer in a URI fragment: %XX, then ~1 and ~0. Returns the rest of the pointer. */
@@ -62,9 +77,11 @@ static const char *decode_pointer_step(const char *at, char *out, size_t size) {
 }
 
 tn_status tn__schema_resolve(tn__schema *s, const char *ref, const tn__schema_path *path, json_t **out) {
-    if (ref[0] != '#' || (ref[1] && ref[1] != '/'))
-        return tn__schema_fail(TN_E_UNSUPPORTED, path,
-                               "$ref \"%.100s\": only references into this document (#/…) are supported", ref);
+    if (ref[0] != '#' || (ref[1] && ref[1] != '/')) {
+        *out = json_true();
+        return tn__schema_unsupported(s, path,
+                                      "$ref \"%.100s\": only references into this document (#/…) are supported", ref);
+    }
     json_t *at = s->root;
     char step[512];
     for (const char *rest = ref + 1; *rest && at;) {
@@ -310,11 +327,9 @@ static tn_status check_grammar(const char *gbnf) {
     return status;
 }
 
-tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
-    if (!schema_json || !gbnf) return tn_fail(TN_E_INVALID, "tn_schema_to_grammar: schema_json or gbnf is NULL");
-    *gbnf = NULL;
+static tn_status convert_schema(const char *schema_json, bool relaxed, char **gbnf, char **notes) {
     json_error_t error;
-    tn__schema s = {.text = TN__SCHEMA_TEXT};
+    tn__schema s = {.text = TN__SCHEMA_TEXT, .relaxed = relaxed};
     s.root = json_loads(schema_json, JSON_DECODE_ANY, &error);
     if (!s.root)
         return tn_fail(TN_E_SYNTAX, "the schema is not JSON: line %d, column %d: %s", error.line, error.column,
@@ -323,11 +338,30 @@ tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
     s.owned = json_array();
     if (s.owned) status = write_grammar(&s);
     if (status == TN_OK) status = check_grammar(s.text.data);
-    if (status == TN_OK) status = tn__text_take(&s.text, gbnf);
+    if (status == TN_OK && notes && s.notes.length) status = tn__text_take(&s.notes, notes);
+    if (status == TN_OK && (status = tn__text_take(&s.text, gbnf)) != TN_OK && notes) {
+        tn_free(*notes);
+        *notes = NULL;
+    }
     tn__text_free(&s.text);
+    tn__text_free(&s.notes);
     tn_free(s.memo_keys);
     tn_free(s.memo);
     json_decref(s.owned);
     json_decref(s.root);
     return status;
+}
+
+tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
+    if (!schema_json || !gbnf) return tn_fail(TN_E_INVALID, "tn_schema_to_grammar: schema_json or gbnf is NULL");
+    *gbnf = NULL;
+    return convert_schema(schema_json, false, gbnf, NULL);
+}
+
+tn_status tn_schema_to_grammar_relaxed(const char *schema_json, char **gbnf, char **notes) {
+    if (!schema_json || !gbnf)
+        return tn_fail(TN_E_INVALID, "tn_schema_to_grammar_relaxed: schema_json or gbnf is NULL");
+    *gbnf = NULL;
+    if (notes) *notes = NULL;
+    return convert_schema(schema_json, true, gbnf, notes);
 }

@@ -120,6 +120,10 @@ static const struct {
      {"{\"next\": {\"v\": 1}}"}},
     {"{\"definitions\": {\"a/b~c\": {\"const\": 7}}, \"$ref\": \"#/definitions/a~1b~0c\"}", {"7"}, {"8"}},
     {"{\"type\": \"array\", \"items\": {\"$ref\": \"#\"}}", {"[]", "[[],[[]]]"}, {"[1]", "[["}},
+    {"{\"type\": \"integer\", \"multipleOf\": 10}", {"0", "10", "-1200"}, {"5", "00", "1", "-0", "010", "101"}},
+    {"{\"type\": \"integer\", \"multipleOf\": 2}", {"0", "2", "-14", "120"}, {"1", "02", "-0", "13"}},
+    {"{\"type\": \"number\", \"multipleOf\": 5}", {"0", "5", "-15", "120"}, {"1", "05", "51", "5.0"}},
+    {"{\"type\": \"number\", \"multipleOf\": 0.01}", {"1", "1.25", "-0.5", "0"}, {"1.255", "01", ".5", "1e2"}},
     {"{\"type\": \"string\", \"format\": \"email\", \"title\": \"t\", \"x-y\": 1, \"default\": 5}",
      {"\"anything\""},
      {"5"}},
@@ -258,7 +262,90 @@ static void bad_schemas_are_refused_with_path_and_reason(void **state) {
         if (status != table[i].status || !strstr(tn_error(), table[i].message))
             fail_msg("%s: %s, %s", table[i].schema, tn_status_name(status), tn_error());
         assert_null(gbnf);
+        /* What is only unsupported can be ignored, and is named. */
+        char *notes = NULL;
+        status = tn_schema_to_grammar_relaxed(table[i].schema, &gbnf, &notes);
+        if (table[i].status != TN_E_UNSUPPORTED) {
+            assert_int_equal(status, table[i].status);
+            assert_true(!gbnf && !notes);
+            continue;
+        }
+        if (status != TN_OK || !notes || !strstr(notes, table[i].message))
+            fail_msg("%s, relaxed: %s, %s", table[i].schema, tn_status_name(status), notes ? notes : tn_error());
+        assert_true(accepts(gbnf, "{}") || accepts(gbnf, "[]") || accepts(gbnf, "1") || accepts(gbnf, "\"a\"") ||
+                    accepts(gbnf, "\"abc\"") || accepts(gbnf, "\"xxx\""));
+        tn_free(gbnf);
+        tn_free(notes);
     }
+}
+
+/* Only the keyword that cannot be converted is ignored, not the rest of its schema. */
+static void an_ignored_keyword_leaves_the_rest(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *note, *accepted[4], *refused[5];
+    } table[] = {
+        {"{\"properties\": {\"n\": {\"type\": \"integer\", \"multipleOf\": 3}, \"t\": {\"type\": \"string\", "
+         "\"not\": {\"const\": "
+         "\"x\"}, \"maxLength\": 2}}, \"required\": [\"n\", \"t\"], \"additionalProperties\": false}",
+         "#/properties/t: the keyword \"not\"",
+         {"{\"n\":4,\"t\":\"x\"}", "{\"n\":-3,\"t\":\"ab\"}"},
+         {"{\"n\":1.5,\"t\":\"x\"}", "{\"n\":4,\"t\":\"abc\"}", "{\"n\":4}", "{\"n\":4,\"t\":\"x\",\"u\":1}", "4"}},
+        {"{\"type\": \"array\", \"items\": {\"enum\": [1, 2]}, \"uniqueItems\": true, \"maxItems\": 3}",
+         "uniqueItems",
+         {"[]", "[1,2]", "[1,1]"},
+         {"[3]", "[1,1,1,1]"}},
+        {"{\"type\": \"object\", \"patternProperties\": {\"^x\": {\"type\": \"integer\"}}, \"additionalProperties\": "
+         "false}",
+         "patternProperties",
+         {"{}", "{\"x1\":2}"},
+         {"[]", "1"}},
+        {"{\"type\": \"string\", \"pattern\": \"^[ab]+$\", \"maxLength\": 3}",
+         "together",
+         {"\"ab\""},
+         {"\"c\"", "\"\""}},
+        {"{\"type\": \"string\", \"pattern\": \"(?=a)\", \"maxLength\": 3}",
+         "at character",
+         {"\"abc\""},
+         {"\"abcd\""}},
+        {"{\"type\": \"string\", \"format\": \"time\", \"minLength\": 3}",
+         "minLength",
+         {"\"10:20:30Z\""},
+         {"\"abc\""}},
+        {"{\"properties\": {\"a\": {\"$ref\": \"other.json\"}, \"b\": {\"type\": \"null\"}}}",
+         "only references",
+         {"{\"a\":[1],\"b\":null}"},
+         {"{\"a\":1,\"b\":2}"}},
+        {"{\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"string\", \"minLength\": 3}, {\"type\": \"null\"}]}",
+         "exactly one",
+         {"\"a\"", "null"},
+         {"1"}},
+        {"{\"enum\": [\"a\", \"b\"], \"pattern\": \"a\"}", "\"enum\"", {"\"a\"", "\"b\""}, {"\"c\""}},
+        {"{\"type\": \"integer\", \"minimum\": 1e17}", "digits", {"5"}, {"1.5"}},
+        {"{\"properties\": {\"a\": {\"type\": \"null\"}, \"b\": {\"type\": \"null\"}}, \"maxProperties\": 1}",
+         "maxProperties",
+         {"{\"a\":null}", "{\"a\":null,\"b\":null}"},
+         {"{\"a\":1}"}},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char *gbnf, *notes;
+        assert_ok(tn_schema_to_grammar_relaxed(table[i].schema, &gbnf, &notes));
+        if (!notes || !strstr(notes, table[i].note)) fail_msg("%s: %s", table[i].schema, notes ? notes : "no note");
+        for (int k = 0; k < 4 && table[i].accepted[k]; k++)
+            if (!accepts(gbnf, table[i].accepted[k]))
+                fail_msg("%s refuses %s", table[i].schema, table[i].accepted[k]);
+        for (int k = 0; k < 5 && table[i].refused[k]; k++)
+            if (accepts(gbnf, table[i].refused[k])) fail_msg("%s accepts %s", table[i].schema, table[i].refused[k]);
+        tn_free(gbnf);
+        tn_free(notes);
+    }
+    char *gbnf, *notes = (char *)1;
+    assert_ok(tn_schema_to_grammar_relaxed("{\"type\": \"null\"}", &gbnf, &notes));
+    assert_null(notes);
+    tn_free(gbnf);
+    assert_ok(tn_schema_to_grammar_relaxed("{\"not\": {}}", &gbnf, NULL));
+    tn_free(gbnf);
+    assert_fails(TN_E_INVALID, tn_schema_to_grammar_relaxed(NULL, &gbnf, &notes));
 }
 
 /* Lengths and counts are non-negative integers wherever they are read. */
@@ -365,6 +452,13 @@ static tn_status convert(void *user) {
     tn_free(gbnf);
     return TN_OK;
 }
+static tn_status convert_relaxed(void *user) {
+    char *gbnf, *notes;
+    TN_TRY(tn_schema_to_grammar_relaxed(user, &gbnf, &notes));
+    tn_free(gbnf);
+    tn_free(notes);
+    return TN_OK;
+}
 static void running_out_of_memory_is_survived(void **state) {
     (void)state;
     char *schema =
@@ -374,6 +468,9 @@ static void running_out_of_memory_is_survived(void **state) {
         "0.5}}, \"additionalProperties\": {\"enum\": [1, \"x\"]}, \"allOf\": [{\"required\": [\"a\"]}]}";
     check_every_allocation_failure(convert, schema);
     check_no_leak(convert, schema);
+    schema = "{\"properties\": {\"a\": {\"not\": {}, \"pattern\": \"(?=a)\"}, \"b\": {\"uniqueItems\": true}}}";
+    check_every_allocation_failure(convert_relaxed, schema);
+    check_no_leak(convert_relaxed, schema);
 }
 
 static void fuzz_corpus_is_survived(void **state) {
@@ -387,6 +484,7 @@ int main(void) {
         cmocka_unit_test(every_integer_of_a_range_and_no_other),
         cmocka_unit_test(every_decimal_of_a_range_and_no_other),
         cmocka_unit_test(bad_schemas_are_refused_with_path_and_reason),
+        cmocka_unit_test(an_ignored_keyword_leaves_the_rest),
         cmocka_unit_test(wrong_counts_are_refused_everywhere),
         cmocka_unit_test(keywords_beside_a_list_of_values),
         cmocka_unit_test(hostile_schemas_end_soon),

@@ -402,11 +402,17 @@ int sampling_grammar_text(const struct args *args, char **gbnf) {
         text = content;
     }
     tn_status status = TN_OK;
+    char *notes = NULL;
     if (strncmp(name, "json", 4) == 0)
-        status = tn_schema_to_grammar(text, gbnf);
+        status = tn_schema_to_grammar_relaxed(text, gbnf, &notes);
     else if (!(*gbnf = tn_strdup(text)))
         status = TN_E_NOMEM;
     free(content);
+    if (notes) {
+        notes[strcspn(notes, "\n")] = '\0';
+        warn("--%s: ignored: %s", name, notes);
+    }
+    tn_free(notes);
     return status == TN_OK ? EXIT_OK : fail_status(status, "--%s", name);
 }
 

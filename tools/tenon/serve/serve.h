@@ -375,7 +375,8 @@ struct request {
     tn_chat_prompt *prompt;
     tn_grammar_state *grammar; /* of its jobs, at the beginning; NULL: none */
     bool grammar_read;
-    size_t n_unsent; /* collected bytes of an event stream */
+    char *schema_notes; /* keywords of its schema that are ignored, or NULL */
+    size_t n_unsent;    /* collected bytes of an event stream */
     char unsent[4096];
 };
 
@@ -451,7 +452,9 @@ json_t *token_text_json(struct served *served, tn_token token); /* U+FFFD for in
 json_t *token_bytes_json(struct served *served, tn_token token);
 json_t *usage_json(const struct request *request);
 json_t *timings_json(const struct job *job);
-void answer_slot(const struct request *request, json_t *answer); /* id_slot, where the request has asked for one */
+/* id_slot, where the request has asked for one, and a note on ignored keywords of its schema. */
+void answer_slot(const struct request *request, json_t *answer);
+void answer_note(const struct request *request, json_t *answer); /* the note alone */
 /* Sampling parameters under their names in requests. */
 json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_predict);
 /* Opaque, the same for all answers of this build. */

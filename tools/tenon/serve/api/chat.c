@@ -138,13 +138,29 @@ static bool read_variables(struct served *served, json_t *body, tn_chat_params *
     return true;
 }
 
+/* A tool with "strict": true must have a schema that a grammar can express. */
+static bool check_strict_tools(json_t *tools, struct problem *problem) {
+    json_t *tool;
+    size_t i;
+    json_array_foreach(tools, i, tool) {
+        json_t *function = json_object_get(tool, "function"), *parameters = json_object_get(function, "parameters");
+        if (!json_is_true(json_object_get(function, "strict")) || !parameters) continue;
+        char *text = json_dumps(parameters, JSON_COMPACT | JSON_ENCODE_ANY), *gbnf = NULL;
+        const tn_status status = text ? tn_schema_to_grammar(text, &gbnf) : TN_E_NOMEM;
+        free(text);
+        tn_free(gbnf);
+        if (status == TN_E_UNSUPPORTED) return problem_set(problem, 400, "tools[%zu] is strict: %s", i, tn_error());
+    }
+    return true;
+}
+
 bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, struct problem *problem) {
     json_t *messages = json_object_get(body, "messages"), *tools = NULL, *allowed = NULL, *variables = NULL;
     tn_chat_params p = tn_chat_params_default();
     size_t length;
     p.format = served->server->chat_format;
     if (!check_chat_messages(messages, problem) || !read_tool_choice(body, &p, &tools, &allowed, problem) ||
-        !read_prefill(served->server, body, messages, &p, problem) ||
+        !check_strict_tools(tools, problem) || !read_prefill(served->server, body, messages, &p, problem) ||
         !field_text(body, "chat_format", &p.format, problem) ||
         !read_variables(served, body, &p, &variables, problem)) {
         json_decref(allowed);
@@ -230,6 +246,7 @@ static void send_chat_delta(struct request *r, struct job *job, json_t *delta, j
     if (note) json_object_set_new(choice, "note", json_string(note));
     json_t *chunk = chat_object(r, "chat.completion.chunk", json_pack("[o]", choice));
     if (last || (job->timings && job->announced)) json_object_set_new(chunk, "timings", timings_json(job));
+    if (last) answer_note(r, chunk);
     stream_send(r, NULL, chunk);
 }
 

@@ -220,8 +220,10 @@ static void rerank_end(struct request *r) {
         reply_json(r->served->server, request_take(r), 200, results);
         return;
     }
-    json_t *answer = json_pack("{s:s, s:s, s:{s:I, s:I}, s:o}", "model", r->served->alias, "object", "list", "usage",
-                               "prompt_tokens", tokens, "total_tokens", tokens, "results", results);
+    /* Cohere's clients expect id and meta. */
+    json_t *answer =
+        json_pack("{s:s, s:s, s:s, s:{s:I, s:I}, s:{}, s:o}", "id", r->id, "model", r->served->alias, "object",
+                  "list", "usage", "prompt_tokens", tokens, "total_tokens", tokens, "meta", "results", results);
     reply_json(r->served->server, request_take(r), 200, answer);
 }
 

@@ -205,7 +205,8 @@ static bool read_stops(struct served *served, struct job *job, json_t *body, str
 
 /* ---- Grammar ---- */
 
-static bool schema_grammar(json_t *schema, char **gbnf, struct problem *problem) {
+/* A strict schema must be followed as a whole; of others, keywords that no grammar can express are ignored. */
+static bool schema_grammar(json_t *schema, bool strict, char **gbnf, char **notes, struct problem *problem) {
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!text) return problem_set(problem, 500, "out of memory");
     enum { MAX_SCHEMA = 64 * 1024 };
@@ -214,14 +215,15 @@ static bool schema_grammar(json_t *schema, char **gbnf, struct problem *problem)
         free(text);
         return false;
     }
-    tn_status status = tn_schema_to_grammar(text, gbnf);
+    tn_status status = strict ? tn_schema_to_grammar(text, gbnf) : tn_schema_to_grammar_relaxed(text, gbnf, notes);
     free(text);
     return status == TN_OK || problem_status(problem, status == TN_E_UNSUPPORTED ? TN_E_INVALID : status, "");
 }
 
 /* The grammar as GBNF, to be freed; NULL when the request has none. */
-static bool read_grammar_fields(json_t *body, char **gbnf, struct problem *problem) {
+static bool read_grammar_fields(json_t *body, char **gbnf, char **notes, struct problem *problem) {
     const char *text = NULL, *type = NULL;
+    bool strict = false;
     json_t *format = get_field(body, "response_format"), *schema = get_field(body, "json_schema");
     if (!field_text(body, "grammar", &text, problem)) return false;
     if (format) {
@@ -231,6 +233,7 @@ static bool read_grammar_fields(json_t *body, char **gbnf, struct problem *probl
         if (strcmp(type, "json_schema") == 0) {
             json_t *wrapped = get_field(format, "json_schema");
             schema = wrapped ? get_field(wrapped, "schema") : get_field(format, "schema");
+            if (!field_bool(wrapped ? wrapped : format, "strict", &strict, problem)) return false;
             if (!schema) return problem_set(problem, 400, "response_format: json_schema.schema is missing");
         } else if (strcmp(type, "json_object") == 0) {
             schema = get_field(format, "schema");
@@ -241,7 +244,7 @@ static bool read_grammar_fields(json_t *body, char **gbnf, struct problem *probl
     }
     if (schema) {
         if (text) return problem_set(problem, 400, "use either a grammar or a JSON schema, not both");
-        return schema_grammar(schema, gbnf, problem);
+        return schema_grammar(schema, strict, gbnf, notes, problem);
     }
     if (text && *text && !(*gbnf = tn_strdup(text))) return problem_set(problem, 500, "out of memory");
     return true;
@@ -274,7 +277,7 @@ static bool set_grammar(struct served *served, struct job *job, json_t *body, co
     struct request *r = job->request;
     tn_grammar_state *state = NULL;
     char *own = NULL;
-    bool fine = r->grammar_read || read_grammar_fields(body, &own, problem);
+    bool fine = r->grammar_read || read_grammar_fields(body, &own, &r->schema_notes, problem);
     const char *text = own ? own : gbnf ? gbnf : served->server->grammar;
     if (fine && !r->grammar_read && text)
         fine = compile_grammar(served, r, text, text == gbnf ? trigger : NULL, problem);
@@ -504,6 +507,12 @@ json_t *usage_json(const struct request *request) {
 void answer_slot(const struct request *request, json_t *answer) {
     if (request->n_jobs && request->jobs[0]->slot >= 0)
         json_object_set_new(answer, "id_slot", json_integer(request->jobs[0]->stats.id_slot));
+    answer_note(request, answer);
+}
+
+void answer_note(const struct request *request, json_t *answer) {
+    if (request->schema_notes)
+        json_object_set_new(answer, "note", json_sprintf("ignored in the schema: %s", request->schema_notes));
 }
 
 /* Tokens per second; 0 where nothing was measured. */

@@ -133,18 +133,19 @@ static bool add_anthropic_tools(json_t *out, json_t *body, struct problem *probl
 
 static json_t *translate_messages(json_t *body, struct problem *problem) {
     json_t *out = json_copy(body), *messages = json_array(), *message;
-    json_t *system = json_object_get(body, "system"), *in = json_object_get(body, "messages");
+    json_t *system = json_object_get(body, "system"), *in = NULL;
     size_t i;
-    bool fine = true;
+    bool fine = field_list(body, "messages", &in, problem);
     json_object_del(out, "tools");
     json_object_del(out, "tool_choice");
-    if (system && !json_is_null(system)) {
+    if (fine && !in) fine = problem_set(problem, 400, "messages is missing");
+    if (fine && system && !json_is_null(system)) {
         json_t *text = plain_text(system, problem);
         fine = text != NULL;
         if (fine) json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", text));
     }
     json_array_foreach(in, i, message) fine = fine && add_anthropic_message(messages, message, problem);
-    if (fine && json_is_array(in) && json_array_size(in) == 0) /* the template begins it */
+    if (fine && json_array_size(in) == 0) /* the template begins it */
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", ""));
     json_object_set_new(out, "messages", messages);
     json_t *thinking = NULL;

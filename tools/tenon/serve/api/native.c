@@ -78,6 +78,7 @@ json_t *native_json(struct request *r, struct job *job) {
     json_object_set_new(all, "content", text ? text : json_string(""));
     json_object_set(all, "tokens", job->tokens);
     if (job->n_top >= 0) json_object_set(all, "completion_probabilities", job->logprobs);
+    answer_note(r, all);
     return all;
 }
 

@@ -47,6 +47,9 @@ bool problem_set(struct problem *problem, int code, const char *format, ...) {
     problem->type = error_type(code);
     vsnprintf(problem->text, sizeof problem->text, format, args);
     va_end(args);
+    /* Quoted parts of requests must not control the client's terminal. */
+    for (char *c = problem->text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
     return false;
 }
 

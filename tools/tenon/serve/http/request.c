@@ -84,6 +84,7 @@ void request_free(struct request *r) {
     free(r->head);
     tn_chat_prompt_free(r->prompt);
     tn_grammar_state_free(r->grammar);
+    tn_free(r->schema_notes);
     struct served *served = r->served;
     const bool linked = r->linked;
     tn_free(r);
