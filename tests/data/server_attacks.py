@@ -75,6 +75,9 @@ status, _ = while_busy("many parts of a text", "/v1/messages", {"messages": [{"r
 check("many parts of a text", status == 400, status)
 status, _ = while_busy("many stop words", "/completion", {"prompt": "Once", "n_predict": 1, "stop": ["a"] * 1000000})
 check("many stop words", status == 400, status)
+tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(8)}}}}
+status, _ = while_busy("many tools", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "tools": [tool] * 20000})
+check("many tools", status == 400, status)
 status, _ = while_busy("a large body for a plan", "/fit", {"shape": [{}] * 3000000})
 check("a large body for a plan", status == 400, status)
 if model:

@@ -52,6 +52,20 @@ timeout 0.2 curl -sN -m 10 "$url/v1/chat/completions" -H "X-Conversation-Id: a/b
 for _ in $(seq 50); do [ "$(record GET)" = 200 ] && grep -q DONE "$work/out" && break; sleep 0.1; done
 grep -q '^data: \[DONE\]' "$work/out" || failed "a recorded stream goes on without its client: $(head -c 300 "$work/out")"
 [ "$(record DELETE) $(record GET)" = "204 404" ] || failed "a recorded stream is removed"
+odd='{"type":"object","properties":{"n":{"type":"integer","multipleOf":3}},"required":["n"],"additionalProperties":false}'
+post "an ignored keyword" 200 '"note":"ignored in the schema: #/properties/n: .{1,3}multipleOf' /completion "{\"prompt\":\"Once\",\"n_predict\":40,\"json_schema\":$odd}"
+grep -qE '"content":"\{[^0-9]*[0-9-]+[^.]*"' "$work/out" || failed "the rest of the schema holds: $(head -c 300 "$work/out")"
+post "an ignored keyword in a chat" 200 '"note":"ignored in the schema' /v1/chat/completions "{$chat,\"max_tokens\":2,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":$odd}}}"
+post "an ignored keyword in a stream" 200 '"note":"ignored in the schema' /v1/chat/completions "{$chat,\"max_tokens\":2,\"stream\":true,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":$odd}}}"
+post "a strict schema" 400 'multipleOf' /v1/chat/completions "{$chat,\"max_tokens\":2,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":$odd}}}"
+tool() { echo "{\"type\":\"function\",\"function\":{\"name\":\"$1\",$2\"parameters\":$3}}"; } # name, further members, schema
+post "a strict tool" 400 'tools\[0\] is strict: .*multipleOf' /v1/chat/completions "{$chat,\"max_tokens\":2,\"tools\":[$(tool look '"strict":true,' "$odd")]}"
+kinds='{"type":"object","properties":{"k":{"$ref":"#/$defs/kind"}},"required":["k"],"additionalProperties":false,"$defs":{"kind":{"enum":["cat","dog"]}}}'
+post "definitions of a tool" 200 '"arguments":"\{[^:]*:[^:]*(cat|dog)' /v1/chat/completions "{$chat,\"max_tokens\":120,\"temperature\":0,\"parallel_tool_calls\":false,\"tool_choice\":\"required\",\"tools\":[$(tool look "" "$kinds")]}"
+only='{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"see"}}]}}'
+post "only some tools" 200 '"name":"see"' /v1/chat/completions "{$chat,\"max_tokens\":120,\"temperature\":0,\"parallel_tool_calls\":false,\"tool_choice\":$only,\"tools\":[$(tool look "" "$kinds"),$(tool see "" "$kinds")]}"
+post "a tool that is not there" 400 'no tool named see' /v1/chat/completions "{$chat,\"tool_choice\":$only,\"tools\":[$(tool look "" "$kinds")]}"
+post "a response before" 400 'nothing is stored' /v1/responses '{"input":"Hi","previous_response_id":"resp_1"}'
 asked='"model":"any:latest","options":{"num_predict":2,"temperature":0}'
 post "Ollama: chat" 200 '^\{"model":"tales","created_at":"[^"]+Z","message":\{"role":"assistant","content":".*"\},"done":false\}$' /api/chat "{$asked,$chat}"
 grep -qE '"done":true,"done_reason":"length","total_duration":[0-9]+,.*"eval_count":2,' "$work/out" || failed "Ollama: last line: $(cat "$work/out")"

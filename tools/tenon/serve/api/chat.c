@@ -68,7 +68,9 @@ static bool read_allowed_tools(json_t *choice, json_t *tools, tn_chat_params *p,
 static bool read_tool_choice(json_t *body, tn_chat_params *p, json_t **tools, json_t **own, struct problem *problem) {
     json_t *choice = json_object_get(body, "tool_choice");
     const char *word = json_string_value(choice), *type = json_string_value(json_object_get(choice, "type"));
+    enum { MAX_TOOLS = 1024 }; /* the schema of each becomes a grammar */
     if (!field_list(body, "tools", tools, problem)) return false;
+    if (json_array_size(*tools) > MAX_TOOLS) return problem_set(problem, 400, "tools: at most %d", MAX_TOOLS);
     if (type && strcmp(type, "allowed_tools") == 0) {
         if (!read_allowed_tools(choice, *tools, p, own, problem)) return false;
         *tools = *own;
