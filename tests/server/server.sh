@@ -47,6 +47,17 @@ fit "{\"shape\":\"${config/Qwen3/Apertus}\"}" 400 'its config.json is not enough
 fit '{"shape":"nonsense"}' 400 'shape nonsense: a name'
 fit '{"shape":"layers=2000,width=512"}' 400 'more than 1000 layers'
 fit '{"shape":"8b","arch":"none"}' 400 'unknown architecture'
+planned=0 # clients that ask in turn, each for another plan, all get theirs
+for _ in $(seq 400); do
+    for n in 1 2 3; do
+        [ ! -e "$work/planned$n" ] || continue
+        [ "$(curl -s -o "$work/out" -w '%{http_code}' "${key[@]}" "$url/fit" -d "{\"ctx\":$((n * 64))}")" = 200 ] || continue
+        grep -q "\"ctx\":$((n * 64))," "$work/out" && touch "$work/planned$n" && planned=$((planned + 1))
+    done
+    [ "$planned" -lt 3 ] || break
+    sleep 0.05
+done
+[ "$planned" = 3 ] || failed "clients that ask in turn discard each other's plans"
 [ -z "$(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'tenon-shape-*' -newer "$work/out")" ] || failed "files of shapes stay"
 get "the web UI is public" 200 '<!doctype html>' "$url/"
 get "its libraries are compressed" 200 'highlight.js .* \(BSD-3-Clause\)' --compressed "$url/vendor/licenses.txt"

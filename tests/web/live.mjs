@@ -3,12 +3,13 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { dirname } from "node:path";
 import { startBrowser, sleep, Tab } from "./browser.mjs";
 
 const [kind, tenon, model] = process.argv.slice(2);
 
-export async function startServer(...options) {
-  const server = spawn(tenon, ["serve", model, "--port", "0", "-t", "2", "-c", "4096", ...options], { stdio: ["ignore", "ignore", "pipe"] });
+export async function startServer(...what) {
+  const server = spawn(tenon, ["serve", ...what, "--port", "0", "-t", "2", "-c", "4096"], { stdio: ["ignore", "ignore", "pipe"] });
   let log = "";
   const url = await new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error("the server does not start: " + log)), 20000);
@@ -28,7 +29,7 @@ export const complete = (server, fields) => fetch(server.url + "completion", { m
   body: JSON.stringify({ ignore_eos: true, ...fields }) });
 
 if (process.argv[1] === new URL(import.meta.url).pathname) {
-  const server = await startServer(), browser = await startBrowser(kind);
+  const server = await startServer(model), browser = await startBrowser(kind);
   try {
     const tab = await Tab.open(browser.defaultBrowserContext(), server.url, { width: 1200, height: 900 });
     // What is loaded until the empty view is there; the parser of Markdown comes after it.
@@ -146,6 +147,21 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     }
     assert.ok(await tab.eval(() => document.documentElement.scrollWidth) <= 360, "the memory view overflows on a phone");
     assert.deepEqual(tab.problems, []);
+
+    // A server of several models: none is loaded at first.
+    const several = await startServer("--models-dir", dirname(model));
+    try {
+      const many = await Tab.open(await browser.createBrowserContext(), several.url);
+      assert.match(await many.text("#empty-model"), /not loaded yet/);
+      assert.equal(await many.text("#banner"), "");
+      await many.page.select("#model", "tales");
+      await many.until(() => document.getElementById("model").selectedOptions[0].textContent === "tales" && /512 tokens of context/.test(document.getElementById("empty-model").textContent), "the model is loaded");
+      await many.ask("Once upon a time");
+      assert.equal(await many.text(".message.assistant .who"), "tales");
+      assert.deepEqual(many.problems, []);
+    } finally {
+      await several.stop();
+    }
     console.log(`${kind}: the web UI works with the server`);
   } finally {
     await browser.close();

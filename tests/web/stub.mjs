@@ -45,14 +45,22 @@ async function answer(stub, request, response) {
   const asked = body ? JSON.parse(body) : {};
   stub.requests.push({ path, body: asked });
   switch (path) {
-  case "/v1/models": return json({ data: (stub.models ?? ["stub"]).map((id) => ({ id, status: { value: "loaded" }, meta: { n_params: 7.6e9, n_ctx_train: 32768, size: 4e9 } })) });
-  case "/props": return json({ default_generation_settings: { n_ctx: stub.context, params: { temperature: 0.800000011920929, top_k: 40, top_p: 0.95, min_p: 0.05, max_tokens: -1, seed: -1,
+  case "/v1/models": return json({ data: (stub.models ?? ["stub"]).map((id) => ({ id, status: { value: stub.unloaded?.has(id) ? "unloaded" : "loaded" }, meta: { n_params: 7.6e9, n_ctx_train: 32768, size: 4e9 } })) });
+  case "/models/load": {
+    await sleep(300);
+    if (stub.tooLarge === asked.model) return json({ error: { code: 503, message: "the model does not fit" } }, 503);
+    stub.unloaded.delete(asked.model);
+    return json({ success: true });
+  }
+  case "/props": return stub.unloaded?.has(new URL(request.url, stub.url).searchParams.get("model")) ? json({ role: "router", build_info: "stub" }) : json({ default_generation_settings: { n_ctx: stub.context, params: { temperature: 0.800000011920929, top_k: 40, top_p: 0.95, min_p: 0.05, max_tokens: -1, seed: -1,
     repeat_penalty: 1, repeat_last_n: 64 } }, total_slots: 4, chat_template: "x", build_info: "stub" });
   case "/tokenize": await sleep(stub.slowTokenize ?? 0); return json({ tokens: tokensOf(asked.content).map((_, i) => i) });
   case "/apply-template": return json({ prompt: asked.messages.map(({ role, content }) => `<${role}>${content}`).join("\n") + "\n<assistant>" });
   case "/memory": return stub.memory ? json(stub.memory) : json({ error: { code: 503, message: "no model" } }, 503);
   case "/v1/chat/completions":
-  case "/completion": return generate(stub, path, asked, response, json);
+  case "/completion":
+    stub.unloaded?.delete(asked.model);
+    return generate(stub, path, asked, response, json);
   default: return stub.other?.(path, asked, response, json) ?? json({ error: { code: 404, message: "unknown path" } }, 404);
   }
 }

@@ -606,6 +606,28 @@ const tests = {
     await tab.reload();
     assert.equal(await tab.eval(() => document.getElementById("model").value), "beta");
   },
+  async "models that are not loaded: by the first message, by the button, by choosing one"({ tab, stub }) {
+    stub.models = ["alpha", "beta", "gamma"];
+    stub.unloaded = new Set(stub.models);
+    stub.tooLarge = "gamma";
+    await tab.reload();
+    assert.equal(await tab.text("#banner"), "");
+    assert.match(await tab.text("#empty-model"), /not loaded yet/);
+    assert.equal(await tab.text("#model option"), "alpha (not loaded)");
+    stub.next = { text: "hi" };
+    await tab.ask("go");
+    await tab.until(() => document.querySelector("#model option").textContent === "alpha" && /of 4,096 tokens/.test(document.getElementById("meter").textContent), "its state is shown");
+    await tab.click("#new");
+    await tab.page.select("#model", "beta");
+    await tab.until(() => document.querySelectorAll("#model option")[1].textContent === "beta" && /4,096 tokens of context/.test(document.getElementById("empty-model").textContent), "choosing loads");
+    stub.unloaded.add("beta");
+    await tab.reload();
+    await tab.clickText("Load it now");
+    await tab.until(() => /4,096 tokens of context/.test(document.getElementById("empty-model").textContent), "the button loads");
+    await tab.page.select("#model", "gamma");
+    await tab.until(() => [...document.querySelectorAll(".toast")].some(({ textContent }) => /does not fit/.test(textContent)), "why it cannot be loaded");
+    assert.equal(await tab.eval(() => document.getElementById("load").hidden), false);
+  },
   async "theme follows the system and the choice is kept"({ tab }) {
     const back = () => tab.eval(() => getComputedStyle(document.body).backgroundColor);
     const first = await back();

@@ -9,7 +9,7 @@ import { drawState, initComposer, recount, roomFor, saveSoon, setText, showDraft
 import { drawList, exportAll, importFile, initSidebar, list, loadList, takeOldConversations } from "./sidebar.js";
 import { drawSettings, initSettings, markSettings, openSettings } from "./settings_dialog.js";
 import { loadSettings, settings } from "./settings.js";
-import { chooseModel, loadModels, loadProperties, server } from "./server.js";
+import { chooseModel, loadModel, loadModels, loadProperties, server } from "./server.js";
 
 let fresh = null;      // the conversation of this tab of which nothing was sent yet
 let memoryView = null; // the module of the memory view, loaded when it is first shown
@@ -97,7 +97,8 @@ function drawEmpty(empty) {
   const meta = server.models.find(({ id }) => id === server.model)?.meta;
   $("empty-title").textContent = server.model ? t("emptyTitle", { model: server.model }) : t("emptyNoModel");
   $("empty-model").textContent = [meta && t("parameters", { n: shortNumber(meta.n_params) }), meta?.size && bytesText(meta.size), server.context && t("contextOf", { n: number(server.context) }),
-    !server.hasTemplate && t("noTemplate")].filter(Boolean).join(" · ");
+    server.model && !server.isLoaded && t("notLoaded"), !server.hasTemplate && t("noTemplate")].filter(Boolean).join(" · ");
+  $("load").hidden = !server.model || server.isLoaded;
   const kind = server.hasTemplate ? "example" : "story";
   $("examples").replaceChildren(...[1, 2, 3, 4].map((i) => {
     const button = element("button", { type: "button" }, t(kind + i));
@@ -115,10 +116,7 @@ function shortNumber(n) {
 async function connect() {
   try {
     await loadModels();
-    const picker = $("model");
-    picker.replaceChildren(...server.models.map(({ id, status }) => new Option(status?.value === "loaded" || server.models.length < 2 ? id : `${id} (${t("state_" + status?.value)})`, id)));
-    picker.value = server.model;
-    picker.disabled = server.models.length < 2;
+    drawModels();
     await properties();
     if ($("banner").dataset.kind === "server") banner();
   } catch (error) {
@@ -126,6 +124,23 @@ async function connect() {
       error.status === 401 ? [[t("enterKey"), () => openSettings("key")]] : [[t("tryAgain"), connect]]);
   }
   drawEmpty(!$("empty").hidden);
+}
+function drawModels() {
+  const picker = $("model");
+  picker.replaceChildren(...server.models.map(({ id, status }) => new Option(status?.value === "loaded" || server.models.length < 2 ? id : `${id} (${t("state_" + status?.value)})`, id)));
+  picker.value = server.model;
+  picker.disabled = server.models.length < 2;
+}
+async function load() {
+  const note = toast(t("loadingModel", { model: server.model }), null, null, 3600);
+  try {
+    await loadModel(drawModels);
+  } catch (error) {
+    toast(error.message);
+  } finally {
+    note.remove();
+  }
+  await connect();
 }
 async function properties() {
   try {
@@ -201,6 +216,7 @@ function initFrame() {
   document.querySelector("main").addEventListener("pointerdown", closeMenu); // on a phone it covers the rest
   $("show-chat").addEventListener("click", () => showView(false));
   $("show-memory").addEventListener("click", () => showView(true));
+  $("load").addEventListener("click", load);
   $("theme").addEventListener("click", () => {
     const { theme } = document.documentElement.dataset;
     setTheme((theme ? theme === "dark" : dark.matches) ? "light" : "dark");
@@ -209,8 +225,8 @@ function initFrame() {
   $("model").addEventListener("change", async () => {
     chooseModel($("model").value);
     memoryView?.modelChanged();
-    await properties().catch((error) => toast(error.message));
-    connect();
+    await connect();
+    if (!server.isLoaded) load();
   });
   document.addEventListener("keydown", onKey);
 }
@@ -270,7 +286,12 @@ function initParts() {
       recount();
     },
   });
-  onAnswers({ change: messageChanged, end: (message, conversation) => { messageEnded(message); store(conversation); drawState(); } });
+  onAnswers({ change: messageChanged, end: (message, conversation) => {
+    messageEnded(message);
+    store(conversation);
+    drawState();
+    if (!server.isLoaded) connect(); // the request has loaded it
+  } });
   followTabs((id) => open.messages.get(id), (conversation, message) => {
     takeConversation(conversation);
     takeMessage(conversation, message);

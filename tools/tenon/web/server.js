@@ -6,6 +6,7 @@ export const server = {
   models: [],        // of /v1/models
   model: "",         // the chosen one
   defaults: {},      // sampling settings that the server uses when a request names none
+  isLoaded: false,   // requests load the chosen model, if it is not
   context: 0,        // tokens that one conversation can have
   hasTemplate: true,
   slots: 0,
@@ -40,11 +41,22 @@ export function chooseModel(id) {
   saveItem("model", id);
 }
 
-// A model that is loaded on demand is loaded by this request; the answer waits for it.
+// A server of several models says nothing about one that is not loaded.
 export async function loadProperties() {
-  const props = await getJSON("props");
-  const { n_ctx: context, params } = props.default_generation_settings;
-  Object.assign(server, { context, defaults: roundFloats(params), hasTemplate: !!props.chat_template, slots: props.total_slots, version: props.build_info ?? "" });
+  const { default_generation_settings: given, chat_template: template, total_slots: slots, build_info: version } = await getJSON("props");
+  Object.assign(server, { isLoaded: !!given, context: given?.n_ctx ?? 0, defaults: roundFloats(given?.params ?? {}), hasTemplate: !given || !!template, slots: slots ?? 0, version: version ?? "" });
+}
+
+// Loads the chosen model, which takes as long as it takes. Throws when it cannot be loaded.
+export async function loadModel(changed) {
+  const id = server.model, state = () => server.models.find((model) => model.id === id)?.status?.value;
+  await postJSON("models/load", {});
+  for (;;) {
+    await loadModels();
+    changed();
+    if (state() !== "loading" || server.model !== id) break;
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
 }
 
 // The server's numbers are 32-bit floats: 0.8 arrives as 0.80000001192092896.

@@ -24,7 +24,11 @@ struct fit_work {
     json_t *answer; /* NULL: `error` says why */
     char error[512];
     atomic_bool cancelled, done;
+    uint64_t waited_since; /* ns, when another request first found this plan done and not fetched; 0: none did */
 };
+
+/* A finished plan waits this long for its client while others want theirs. Clients repeat requests more often. */
+#define FIT_KEPT_NS UINT64_C(2000000000)
 
 /* ---- The thread ---- */
 
@@ -171,6 +175,14 @@ void fit_forget(struct server *server) {
     server->fit = NULL;
 }
 
+/* Whether the finished plan of another request may be replaced: its client has had time to fetch it. Without this,
+ * two clients that repeat their requests in turn would discard each other's plans for ever. */
+static bool fit_abandoned(struct fit_work *w) {
+    const uint64_t now = tn_time_ns();
+    if (w->waited_since == 0) w->waited_since = now;
+    return now - w->waited_since > FIT_KEPT_NS;
+}
+
 static bool start_fit(const struct served *served, json_t *body, const char *asked, struct problem *problem) {
     struct fit_work *w = tn_calloc(1, sizeof *w);
     if (w) w->asked = strdup(asked);
@@ -191,7 +203,8 @@ void serve_fit(struct served *served, struct evhttp_request *http, json_t *body)
     if (server->on_demand) served = models_find(server, json_string_value(json_object_get(body, "model")));
     char *asked = json_dumps(body, JSON_COMPACT | JSON_SORT_KEYS);
     struct fit_work *w = server->fit;
-    if (w && atomic_load(&w->done) && (!asked || strcmp(asked, w->asked) != 0)) fit_forget(server);
+    const bool own = w && asked && strcmp(asked, w->asked) == 0;
+    if (w && atomic_load(&w->done) && !own && fit_abandoned(w)) fit_forget(server);
     if (!served)
         problem_set(&problem, 404, "unknown model; GET /v1/models lists the available ones");
     else if (!asked)
@@ -201,8 +214,8 @@ void serve_fit(struct served *served, struct evhttp_request *http, json_t *body)
     w = server->fit;
     if (problem.code) {
         reply_problem(server, http, &problem);
-    } else if (!w || !atomic_load(&w->done)) { /* this request's plan or an earlier one's is being made: the client
-                                                  repeats the request */
+    } else if (!w || !atomic_load(&w->done) || strcmp(asked, w->asked) != 0) {
+        /* This request's plan is being made, or another one's is or waits for its client: the client asks again. */
         reply_json(server, http, 202, json_pack("{s:s}", "status", "planning"));
     } else if (!w->answer) {
         problem_set(&problem, 400, "%s", w->error);
