@@ -139,6 +139,34 @@ const tests = {
     await tab.reload();
     assert.deepEqual((await tab.texts("#list .title")).sort(), ["Renamed", "first topic"]);
   },
+  async "a thousand conversations: drawn as they come near, found, in groups"({ tab }) {
+    await tab.eval(async () => {
+      const store = await import("/store.js"), tree = await import("/tree.js");
+      for (let i = 0; i < 1000; i++) {
+        const conversation = { ...tree.newConversation(), title: `Conversation ${i}`, updated: Date.now() - i * 4 * 3600e3 };
+        const message = tree.newMessage(conversation, null, "user", { content: `question ${i} ` + "word ".repeat(50) });
+        conversation.leaf = message.id;
+        store.saveMessage(message);
+        store.saveConversation(conversation);
+      }
+      await store.retryWrites();
+    });
+    await tab.reload();
+    assert.equal(await tab.count("#list li"), 150);
+    const groups = await tab.eval(() => [...document.querySelectorAll("#list li[data-group]")].map((node) => node.dataset.group));
+    assert.equal(new Set(groups).size, groups.length);
+    assert.ok(["Today", "Yesterday", "Last seven days", "Last 30 days"].filter((name) => groups.includes(name)).length >= 3, groups.join());
+    for (let i = 0; i < 4; i++) {
+      const before = await tab.count("#list li");
+      await tab.eval(() => { const list = document.getElementById("list"); list.scrollTop = list.scrollHeight; });
+      await tab.until((n) => document.querySelectorAll("#list li").length > n, "more are drawn", before);
+    }
+    assert.equal(await tab.count("#list li"), 750);
+    await tab.type("question 987 ", "#search");
+    await tab.until(() => document.querySelectorAll("#list li").length === 1, "one is found");
+    await tab.click("#list .title");
+    await tab.until(() => document.querySelector(".message .text")?.textContent.startsWith("question 987"), "it opens");
+  },
   async "the field grows; an example fills it; pasted files are attached"({ tab, stub }) {
     assert.match(await tab.text("#empty-title"), /stub/);
     assert.match(await tab.text("#empty-model"), /7\.6 B parameters · 3\.73 GiB · 4,096 tokens of context/);

@@ -66,7 +66,7 @@ export function announce(text) {
 
 // A message at the top with an optional action; it goes by itself, but not while it is pointed at or has the focus.
 export function toast(text, label, action, seconds = 10) {
-  const node = element("div", { className: "toast", role: "status" }, element("span", {}, text));
+  const node = element("div", { className: "toast" }, element("span", {}, text));
   const remove = () => node.remove();
   if (label) {
     const button = element("button", { type: "button", className: "action" }, label);

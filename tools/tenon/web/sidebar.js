@@ -58,6 +58,7 @@ async function search() {
   const hits = text ? await searchMessages(text, signal) : null;
   if (signal.aborted) return;
   found = hits;
+  drawn = drawnAtOnce;
   drawList();
   if (found) announce(t("found", { n: shown().length }));
 }
@@ -68,16 +69,30 @@ function shown() {
   return list.all.filter(({ id, title }) => found.has(id) || title.toLowerCase().includes(text));
 }
 
+// Entries of a long list are drawn when their turn comes near.
+const drawnAtOnce = 150;
+let drawn = drawnAtOnce;
+const more = new IntersectionObserver(([{ isIntersecting }]) => {
+  if (!isIntersecting) return;
+  drawn += drawnAtOnce;
+  const { scrollTop } = $("list");
+  drawList();
+  $("list").scrollTop = scrollTop;
+}, { rootMargin: "600px" });
+
 export function drawList() {
   document.title = open.conversation?.title ? `${open.conversation.title} – Tenon` : "Tenon";
   if (document.activeElement?.matches?.("#list input, #list .menu *")) return; // a title is being typed, a menu is open
   const focused = document.activeElement?.closest?.("#list li")?.dataset.id;
   let group = "";
-  $("list").replaceChildren(...shown().map((conversation) => {
+  const all = shown();
+  $("list").replaceChildren(...all.slice(0, drawn).map((conversation) => {
     const node = entryNode(conversation), name = groupOf(conversation);
     if (name !== group) node.dataset.group = group = name;
     return node;
   }));
+  more.disconnect();
+  if (all.length > drawn) more.observe($("list").lastChild);
   $("no-conversations").hidden = list.all.length > 0;
   $("nothing-found").hidden = !found || shown().length > 0;
   if (focused) document.querySelector(`#list li[data-id="${CSS.escape(focused)}"] button`)?.focus();
