@@ -154,6 +154,12 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
       const many = await Tab.open(await browser.createBrowserContext(), several.url);
       assert.match(await many.text("#empty-model"), /not loaded yet/);
       assert.equal(await many.text("#banner"), "");
+      await many.click("#show-memory");
+      await many.until(() => /not loaded/.test(document.querySelector("#memory .notice")?.textContent), "the memory view says it");
+      assert.deepEqual(await many.eval(() => [...document.querySelectorAll("#memory .card")].filter((node) => node.checkVisibility()).map((node) => node.querySelector("h2").textContent)), ["Will it fit?"]);
+      await many.clickText("Load it now", "#memory button");
+      await many.until(() => /above the lower bound/.test(document.getElementById("memory").textContent) && document.querySelector("#memory .notice").hidden, "it is loaded and shown");
+      await many.click("#show-chat");
       await many.page.select("#model", "tales");
       await many.until(() => document.getElementById("model").selectedOptions[0].textContent === "tales" && /512 tokens of context/.test(document.getElementById("empty-model").textContent), "the model is loaded");
       await many.ask("Once upon a time");

@@ -141,6 +141,7 @@ async function load() {
     note.remove();
   }
   await connect();
+  memoryView?.modelChanged();
 }
 async function properties() {
   try {

@@ -43,10 +43,12 @@ export class PlanView {
 
   forget() {
     this.plan = null;
+    this.asked = false;
   }
 
   async load() {
-    if (this.plan) return;
+    if (this.asked) return;
+    this.asked = true;
     try {
       this.plan = prepare(await getJSON("plan.json"));
       const { memory } = this.plan, gap = memory.lower_bound ? 100 * (memory.size / memory.lower_bound - 1) : 0;

@@ -2,7 +2,7 @@
 // It asks the server twice a second while it is shown.
 import { $, bytesText, element } from "../dom.js";
 import { number, percent, t } from "../i18n.js";
-import { getJSON } from "../server.js";
+import { getJSON, server } from "../server.js";
 import { slotColour, ownerColour, colours, drawCells, drawTree } from "./drawings.js";
 import { PlanView } from "./plan.js";
 import { fitForm, frontierPanel, predictSpeed } from "./forms.js";
@@ -19,8 +19,6 @@ export function show(visible) {
   if (!parts) build();
   timer = setInterval(refresh, 500);
   refresh();
-  plan.load();
-  parts.predicted ??= predictSpeed(showPrediction);
 }
 export function redraw() {
   if (!parts) return;
@@ -34,9 +32,10 @@ export function rebuild() {
   if (shown) show(true);
 }
 export function modelChanged() {
-  last = null;
+  last = now = null;
   rates.length = 0;
   if (!parts) return;
+  showLive();
   plan.forget();
   parts.predicted = null;
   parts.fit.reset();
@@ -62,6 +61,7 @@ function build() {
     fit: fitForm(), frontier: frontierPanel(),
   };
   plan = new PlanView();
+  parts.fitCard = section(t("willItFit"), parts.fit.node);
   $("memory").replaceChildren(
     parts.problem,
     section(t("speed"), parts.speed, parts.rates, parts.prediction),
@@ -69,10 +69,16 @@ function build() {
     section(t("kvCache"), parts.cellsText, parts.cells, parts.hover, parts.key),
     section(t("prefixTree"), element("p", { className: "dim" }, t("prefixTreeHelp")), parts.treeEmpty, parts.tree, parts.treeHover, parts.treeText),
     section(t("plan"), element("p", { className: "dim" }, t("planHelp")), plan.node),
-    section(t("willItFit"), parts.fit.node),
+    parts.fitCard,
     section(t("compare"), element("p", { className: "dim" }, t("compareHelp")), parts.frontier.node));
+  showLive();
   sizes ??= new ResizeObserver(redraw);
   sizes.observe($("memory"));
+}
+
+// What is about a running model is shown where there is one.
+function showLive() {
+  for (const card of $("memory").querySelectorAll(".card")) card.hidden = !now && card !== parts.fitCard;
 }
 
 async function refresh() {
@@ -80,6 +86,9 @@ async function refresh() {
   try {
     now = await getJSON("memory");
     parts.problem.hidden = true;
+    showLive();
+    plan.load();
+    parts.predicted ??= predictSpeed(showPrediction);
     measureRate();
     draw();
   } catch (error) {
@@ -89,6 +98,10 @@ async function refresh() {
       const button = element("button", { type: "button" }, t("enterKey"));
       button.addEventListener("click", async () => (await import("../settings_dialog.js")).openSettings("key"));
       parts.problem.append(button);
+    } else if (error.status && !now && !server.isLoaded) {
+      const button = element("button", { type: "button" }, t("loadNow"));
+      button.addEventListener("click", () => $("load").click());
+      parts.problem.append(" ", button);
     }
   }
 }
