@@ -6,10 +6,12 @@ import puppeteer from "puppeteer-core";
 
 const programs = { chrome: process.env.CHROMIUM ?? "/usr/bin/chromium", firefox: process.env.FIREFOX ?? "/usr/bin/firefox-esr" };
 
+const mouse = ["--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"]; // not known without a screen
+
 export async function startBrowser(kind, protocol = "webDriverBiDi") {
   const chrome = kind === "chrome";
   return puppeteer.launch({ browser: kind, executablePath: programs[kind], protocol, headless: true, protocolTimeout: 60000, userDataDir: mkdtempSync(join(tmpdir(), "tenon-web-")),
-    args: chrome ? ["--no-sandbox", "--disable-gpu", "--lang=en", "--force-prefers-reduced-motion"] : [], env: { ...process.env, LANGUAGE: "en", LANG: "C.UTF-8" } });
+    args: chrome ? ["--no-sandbox", "--disable-gpu", "--lang=en", "--force-prefers-reduced-motion", ...mouse] : [], extraPrefsFirefox: { "ui.primaryPointerCapabilities": 6, "ui.allPointerCapabilities": 6 }, env: { ...process.env, LANGUAGE: "en", LANG: "C.UTF-8" } });
 }
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

@@ -240,6 +240,22 @@ const tests = {
     await tab.clickText("Shorten to what fits");
     await tab.until(() => !document.querySelector(".chip.warn") && document.getElementById("full").hidden, "all fit");
   },
+  async "what can be done with earlier messages is shown where the pointer or the focus is"({ tab, stub }) {
+    assert.ok(await tab.eval(() => matchMedia("(hover: hover) and (pointer: fine)").matches), "the browser has a mouse");
+    stub.next = { text: "one" };
+    await tab.ask("a");
+    await tab.ask("b");
+    const seen = () => tab.eval(() => [...document.querySelectorAll(".message")].map((node) => getComputedStyle(node.querySelector("footer button")).opacity).join(""));
+    await tab.page.mouse.move(600, 740);
+    await tab.until(() => !document.querySelector(".message:hover"), "the pointer is elsewhere");
+    assert.equal(await seen(), "0001");
+    const { x, y } = await (await tab.page.$(".message.assistant .text")).boundingBox();
+    await tab.page.mouse.move(x + 5, y + 5);
+    await tab.until(() => !!document.querySelector(".message:hover"), "the pointer is there");
+    assert.equal(await seen(), "0101");
+    await tab.eval(() => document.querySelector(".message.user button").focus());
+    assert.equal(await seen(), "1101");
+  },
   async "a message is deleted with what follows, in all tabs, and comes back"({ tab, stub, context }) {
     stub.next = { text: "one" };
     await tab.ask("a");
