@@ -35,6 +35,12 @@ static tn_tensor *host_weight(layers *l, tn_buffer **buffer, int64_t experts, rn
     return w;
 }
 
+static void reserve_layers(layers *l, bool on_device) {
+    for (size_t i = 0; i < tn_graph_node_count(l->graph); i++)
+        assert_ok(tn_sched_pin(l->sched, tn_graph_node(l->graph, i), on_device ? 0 : 1));
+    assert_ok(tn_sched_reserve(l->sched, l->graph));
+}
+
 /* Two layers of gated experts; on the device, except for the routers' weights. */
 static void build_layers(layers *l, const char *spec, bool on_device, int in_flight, uint64_t seed) {
     rng r = {seed};
@@ -61,9 +67,7 @@ static void build_layers(layers *l, const char *spec, bool on_device, int in_fli
     }
     l->out = tn_output(x);
     assert_ok(tn_graph_of(a, l->out, &l->graph));
-    for (size_t i = 0; i < tn_graph_node_count(l->graph); i++)
-        assert_ok(tn_sched_pin(l->sched, tn_graph_node(l->graph, i), on_device ? 0 : 1));
-    assert_ok(tn_sched_reserve(l->sched, l->graph));
+    reserve_layers(l, on_device);
 }
 
 static void free_layers(layers *l) {
@@ -164,8 +168,8 @@ static void faults_of_prefetches_surface(void **state) {
         if (!reached) break;
         failed++;
         assert_int_equal(status, TN_E_DEVICE);
-        tn_sched_reset(l.sched);
-        assert_ok(tn_sched_reserve(l.sched, l.graph));
+        tn_sched_reset(l.sched); /* which unpins all nodes */
+        reserve_layers(&l, true);
         assert_ok(run_layers(&l, 1, got));
         assert_memory_equal(want, got, sizeof want);
     }
