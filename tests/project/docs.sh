@@ -41,6 +41,7 @@ for file in $pages; do
         tn__* | TN__*) grep -qE "\b$name" "$work/internal" || complain "$file names $name, which is not in src/" ;;
         TN_OP_TABLE) ;;
         TN_OP_*) grep -qE "\bX\(${name#TN_OP_}," "$work/public" || complain "$file names $name, which is not in TN_OP_TABLE" ;;
+        TN_SPEC_*) grep -qE "\bX\(${name#TN_SPEC_}," "$work/public" || complain "$file names $name, which is not in TN_SPEC_TABLE" ;;
         *) grep -qE "\b$name" "$work/public" || complain "$file names $name, which is not in include/" ;;
         esac
     done
