@@ -37,6 +37,13 @@ add_executable(zoo tests/zoo/zoo.c tests/zoo/ranks.c tests/zoo/ties.c)
 set_target_properties(zoo PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_link_libraries(zoo PRIVATE tenon_flags tenon_llm_static tenon_static)
 
+# Models of the zoo with other shapes, and the peer's logits of them: tests/zoo/variants.py calls both.
+add_executable(zoo_variant tests/zoo/variant.c)
+add_executable(peer_logits tests/zoo/peer_logits.c)
+set_target_properties(zoo_variant peer_logits PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_link_libraries(zoo_variant PRIVATE tenon_flags tenon_llm_static tenon_static)
+target_link_libraries(peer_logits PRIVATE tenon_flags ${CMAKE_DL_LIBS})
+
 # Loadable backends for the registry's tests: a good one, an empty one, an old one and one of another interface.
 set(kinds good none old stranger)
 foreach(kind RANGE 1 4)

@@ -277,6 +277,7 @@ static void experts_on_the_host_are_moved_for_prompts(void **state) {
         const bool moved = strstr(text, "large enough to move its host weights over") != NULL;
         assert_int_equal(moved, prefill);
         if (prefill) assert_non_null(strstr(text, "only the experts in use"));
+        if (prefill) assert_non_null(strstr(text, "for the next split while this one computes"));
         free(text);
     }
     tn_session_plan_free(plan);
