@@ -114,6 +114,11 @@ typedef struct tn__hparams {
     int32_t n_altup, laurel_rank; /* alternating updates: copies of the state; rank of the branch beside attention */
     int32_t n_embd_layer;         /* elements of the embedding that every layer has of its own; 0: none */
     int32_t short_conv;           /* width of short convolutions */
+    /* RWKV: elements of a head, and of the mixer over channels; ranks of small matrices; the state is halved every so
+     * many layers. */
+    struct {
+        int32_t head, channels, mix, decay, rate, value, gate, halve_every;
+    } rwkv;
     int32_t q_rank; /* of latent attention: elements of the row that queries are made from; 0: the state itself */
     /* Indexers: heads and their size; entries that a query selects, and positions of an entry; entries that are
      * always selected. */
@@ -141,7 +146,9 @@ enum {
     TN__MIXES_EXPANDED_LATENT = 1 << 5,
     TN__MIXES_KDA = 1 << 6,
     TN__MIXES_LIGHTNING = 1 << 7,
-    TN__MIXES_PLAMO_MAMBA = 1 << 8
+    TN__MIXES_PLAMO_MAMBA = 1 << 8,
+    TN__MIXES_RWKV6 = 1 << 9,
+    TN__MIXES_RWKV7 = 1 << 10
 };
 typedef struct tn__mixer {
     const char *name;

@@ -131,6 +131,9 @@ static tn_status read_plamo2(const tn_gguf *file, tn__hparams *h) {
     return tn__check_mamba(file, h);
 }
 
+static tn_status read_rwkv6(const tn_gguf *file, tn__hparams *h) { return tn__read_rwkv(file, h, &tn__rwkv6); }
+static tn_status read_rwkv7(const tn_gguf *file, tn__hparams *h) { return tn__read_rwkv(file, h, &tn__rwkv7); }
+
 /* ---- Keys of synthetic models ---- */
 
 /* States as large as those of released models; heads of 64 with as many heads as attention has. */
@@ -172,6 +175,18 @@ static const tn_arch_key minimax_01_keys[] = {
     {"full_attention_interval", TN_ARCH_COUNT, 2, NULL}, {"residual_scale", TN_ARCH_REAL, 1.5, NULL}, {0}};
 static const tn_arch_key plamo2_keys[] = {
     STATE_SPACE_KEYS, {"ssm.time_step_rank", TN_ARCH_HEADS, 1, NULL}, HALF_ATTEND, {0}};
+
+static const tn_arch_key rwkv6_keys[] = {
+    {"wkv.head_size", TN_ARCH_HEAD, 1, NULL},          {"time_mix_extra_dim", TN_ARCH_COUNT, 32, NULL},
+    {"time_decay_extra_dim", TN_ARCH_COUNT, 64, NULL}, {"rescale_every_n_layers", TN_ARCH_COUNT, 2, NULL},
+    {"token_shift_count", TN_ARCH_COUNT, 2, NULL},     {0}};
+static const tn_arch_key rwkv7_keys[] = {{"wkv.head_size", TN_ARCH_HEAD, 1, NULL},
+                                         {"attention.decay_lora_rank", TN_ARCH_COUNT, 64, NULL},
+                                         {"attention.iclr_lora_rank", TN_ARCH_COUNT, 64, NULL},
+                                         {"attention.value_residual_mix_lora_rank", TN_ARCH_COUNT, 32, NULL},
+                                         {"attention.gate_lora_rank", TN_ARCH_COUNT, 128, NULL},
+                                         {"token_shift_count", TN_ARCH_COUNT, 2, NULL},
+                                         {0}};
 
 /* ---- Rows ---- */
 
@@ -347,6 +362,27 @@ const tn__arch tn__hybrids[] = {
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
         .read = read_plamo2,
+    },
+    /* RWKV, whose mixer over channels replaces the feed-forward part. */
+    {
+        .info = {.name = "rwkv6",
+                 .traits = TN_ARCH_HYBRID | TN_ARCH_NO_ROPE | TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS |
+                           TN_ARCH_EMBEDDING_NORM | TN_ARCH_ATTN_NORM_2,
+                 .keys = rwkv6_keys},
+        .read = read_rwkv6,
+        .begin = tn__rwkv_begin,
+        .layer = tn__build_rwkv_layer,
+    },
+    {
+        .info = {.name = "rwkv7",
+                 .traits = TN_ARCH_HYBRID | TN_ARCH_NO_ROPE | TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS |
+                           TN_ARCH_EMBEDDING_NORM | TN_ARCH_ATTN_NORM_2,
+                 .fewest_layers = 2,
+                 .keys = rwkv7_keys},
+        .read = read_rwkv7,
+        .begin = tn__rwkv_begin,
+        .layer = tn__build_rwkv_layer,
+        .layers_add_embedding = true,
     },
     {.info = {.name = NULL}},
 };

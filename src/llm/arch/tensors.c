@@ -14,6 +14,7 @@
 #define D1(a) a
 #define D2(a, b) a, b
 #define D3(a, b, c) a, b, c
+#define D4(a, b, c, d) a, b, c, d
 
 /* Conditions. No family without weights in its norms has other norms than those below. */
 #define HAS(trait) ((c->f & TN_ARCH_##trait) != 0)
@@ -134,6 +135,14 @@
 #define SSM_NORM_ROWS (MIXES(MAMBA2) ? h->ssm.groups : 0)
 #define SHORT_WIDTH h->short_conv
 
+/* Of RWKV (parts/rwkv/rwkv.h). In the first layer of RWKV 7 nothing reads the matrices for values. */
+#define RWKV_HEADS (h->rwkv.head > 0 ? h->n_embd / h->rwkv.head : 0)
+#define RWKV_SHARES (MIXES(RWKV6) ? 5 : 6)
+#define RWKV_W1 (MIXES(RWKV6) ? 5 * h->rwkv.mix : h->rwkv.decay)
+#define RWKV_W2 (MIXES(RWKV6) ? h->rwkv.mix : h->rwkv.decay)
+#define RWKV_W2_PARTS (MIXES(RWKV6) ? 5 : 0)
+#define RWKV_VALUE (l == h->layers ? h->rwkv.rate : h->rwkv.value)
+
 /* Of alternating updates (parts/residual/altup.h). */
 #define ALTUP h->n_altup
 #define LAUREL h->laurel_rank
@@ -145,7 +154,7 @@
 #define GATE (MIXES(DELTA_NET) ? SSM_INNER : LOOSE(HAS(HEAD_GATE) ? HEADS : ATTN_OUT)) /* per head or per element */
 
 #define DEFINE_ROW(prefix, member, condition, ...)                                                                   \
-    static void prefix##_dims_##member(const tn__tensor_context *c, int64_t ne[3]) {                                 \
+    static void prefix##_dims_##member(const tn__tensor_context *c, int64_t ne[4]) {                                 \
         const tn__hparams *h = c->h;                                                                                 \
         const tn__layer_hparams *l = c->l;                                                                           \
         const int64_t dims[] = {__VA_ARGS__};                                                                        \
@@ -158,8 +167,8 @@
         (void)h, (void)l;                                                                                            \
         return (int)(condition);                                                                                     \
     }
-#define COUNT_DIMS_(a, b, c, n, ...) n
-#define COUNT_DIMS(...) COUNT_DIMS_(__VA_ARGS__, 3, 2, 1, 0)
+#define COUNT_DIMS_(a, b, c, d, n, ...) n
+#define COUNT_DIMS(...) COUNT_DIMS_(__VA_ARGS__, 4, 3, 2, 1, 0)
 
 #define TN_X(member, name, dims, kind, condition) DEFINE_ROW(layer, member, condition, dims)
 TN__LAYER_TENSORS(TN_X)
@@ -194,7 +203,7 @@ bool tn__after_layers(const char *name) { return strncmp(name, "output", 6) == 0
 static tn_status visit_row(const tn__tensor_row *row, const char *name, const tn__tensor_context *context,
                            tn_arch_tensor_fn fn, void *user) {
     const int present = row->present(context);
-    int64_t ne[3] = {0};
+    int64_t ne[4] = {0};
     if (!present) return TN_OK;
     tn_arch_tensor t = {.name = name, .kind = row->kind, .ne = {1, 1, 1, 1}};
     if (present != true) t.need = present == TN__USUAL ? TN_ARCH_USUAL : TN_ARCH_OPTIONAL;

@@ -12,6 +12,7 @@
 #include "llm/parts/relative_bias.h"
 #include "llm/parts/residual/altup.h"
 #include "llm/parts/residual/attention_residuals.h"
+#include "llm/parts/rwkv/rwkv.h"
 #include "tenon/arch.h"
 #include "tenon/tensor.h"
 
@@ -104,7 +105,8 @@
     TN__LAYER_EMBEDDING_TENSORS(X)                                                                              \
     TN__ALTUP_TENSORS(X)                                                                                        \
     TN__NEXTN_TENSORS(X)                                                                                        \
-    TN__RELATIVE_BIAS_TENSORS(X)
+    TN__RELATIVE_BIAS_TENSORS(X)                                                                                \
+    TN__RWKV_TENSORS(X)
 
 /* X(member of tn__weights, name in the file, dimensions, kind, condition). */
 #define TN__COMMON_MODEL_TENSORS(X)                                                                                    \
@@ -166,7 +168,7 @@ typedef struct tn__tensor_row {
     size_t offset; /* of the pointer in tn__layer or tn__weights */
     tn_arch_tensor_kind kind;
     int n_dims;
-    void (*dims)(const tn__tensor_context *context, int64_t ne[3]);
+    void (*dims)(const tn__tensor_context *context, int64_t ne[4]);
     int (*present)(const tn__tensor_context *context);
 } tn__tensor_row;
 

@@ -21,6 +21,7 @@ typedef struct tn__builder {
     tn_tensor *shared;       /* what the architecture's `begin` computes once for all layers */
     tn_tensor *layer_states; /* the states before params.state_layers, so far … */
     int32_t n_layer_states;  /* … and their number */
+    tn_tensor *first_value;  /* values of the first layer (RWKV 7) */
     tn_tensor *selected;     /* positions that the last indexer selected */
     tn_tensor *router_input; /* what the MoE router of this layer reads; NULL: the input of the experts */
     tn_status status;        /* of tn__append_now */

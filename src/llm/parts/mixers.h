@@ -7,7 +7,7 @@
 
 extern const tn__mixer tn__mamba, tn__mamba2, tn__mamba2_and_attention, tn__short_conv, tn__delta_net,
     tn__gated_attention, tn__latent_attention, tn__expanded_latent_attention, tn__kda, tn__lightning_attention,
-    tn__plamo_mamba, tn__block_sparse_attention;
+    tn__plamo_mamba, tn__block_sparse_attention, tn__rwkv6, tn__rwkv7;
 
 /* Whether the hyper-parameters describe such layers: TN_E_FORMAT. */
 tn_status tn__check_mamba(const tn_gguf *file, const tn__hparams *h);
@@ -15,6 +15,11 @@ tn_status tn__check_mamba2(const tn_gguf *file, const tn__hparams *h);
 
 /* Reads the keys and gives the mixer to all layers without heads of attention. */
 tn_status tn__read_kda(const tn_gguf *file, tn__hparams *h);
+
+/* RWKV (rwkv/rwkv.c): for tn__arch.begin and tn__arch.layer; reads the keys and gives the mixer to all layers. */
+tn_tensor *tn__rwkv_begin(tn__builder *b, tn_tensor *x);
+tn_tensor *tn__build_rwkv_layer(tn__builder *b, int32_t il, tn_tensor *x);
+tn_status tn__read_rwkv(const tn_gguf *file, tn__hparams *h, const tn__mixer *mixer);
 
 /* ---- Indexers (indexer.c) ---- */
 

@@ -39,7 +39,14 @@ static void print_architectures(void) {
         "- Biases that OLMo 2, ERNIE 4.5 and LLaDA files may hold are not used; folders with such biases are not "
         "converted.\n"
         "- Text diffusion (Dream, LLaDA): `tn_session_decode` gives the logits of whole sequences. Generating is not "
-        "supported.");
+        "supported.\n"
+        "- The bias that Nomic's embeddings 2 add to the sum of their experts is converted and applied; other "
+        "programs "
+        "leave it out and\n  do not load a file that has it.\n"
+        "- Not supported: the decoder of T5 (`t5`; its encoder is `t5encoder`), RWKV in the layers of Qwen 2 "
+        "(`rwkv6qwen2`, `arwkv7`),\n  hyper-connections (`deepseek4`). Such files are refused by name. RWKV folders "
+        "are "
+        "not converted; GGUF files are read.");
 }
 
 static int run_help(const struct args *args) {
