@@ -252,7 +252,7 @@ export default {
   slotIdle: "frei",
   slotN: "Slot {i}",
   slotsBusy: "Slots beschäftigt",
-  slotText: "Slot {i}: {state}, {cells} Zellen, {pages} Seiten",
+  slotText: "Slot {i}: {state}; Zellen: {cells}, Seiten: {pages}",
   speed: "Geschwindigkeit",
   statCached: "Cache",
   statDecode: "Decode",

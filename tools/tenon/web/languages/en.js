@@ -252,7 +252,7 @@ export default {
   slotIdle: "idle",
   slotN: "slot {i}",
   slotsBusy: "slots busy",
-  slotText: "slot {i}: {state}, {cells} cells, {pages} pages",
+  slotText: "slot {i}: {state}; cells: {cells}, pages: {pages}",
   speed: "Speed",
   statCached: "Cache",
   statDecode: "Decode",
