@@ -154,7 +154,7 @@ const tests = {
       ["$$\na\n\nb\n$$", /^<div class="math display">a\n\nb<\/div>$/], ["from $5-$10", /^<p[^>]*>from \$5-\$10<\/p>$/], ["costs $5 and $10", /^<p[^>]*>costs \$5 and \$10<\/p>$/], ["a<br>b<sub>2</sub>", /a<br>b<sub>2<\/sub>/],
       ["see file.py and https://a.b/c", /see file\.py and <a href="https:\/\/a\.b\/c"/], ["~~x~~", /<s>x<\/s>/], ["- a\n  $$\n  x\n  $$\n- b", /<li[^>]*>a<div class="math display">x<\/div><\/li>/],
       ["a\n<details>\n<summary>*b*</summary>\n\n- c\n\n</details>\nd", /^<p[^>]*>a<\/p><details><summary><em>b<\/em><\/summary><ul.*<\/ul><\/details><p[^>]*>d<\/p>$/], ["<details open><summary>a</summary>b</details>", /^<details><summary>a<\/summary><p[^>]*>b<\/p><\/details>$/],
-      ["- a\n  <details>\n  b\n- c", /<li[^>]*>a<details><p[^>]*>b<\/p><\/details><\/li><li[^>]*>c/], ["<details><details>a</details>b</details>c", /^<details><details><p[^>]*>a<\/p><p[^>]*>b<\/p><\/details><p[^>]*>c<\/p><\/details>$/], ["<details onclick=x>", /^<p[^>]*>&lt;details onclick=x&gt;<\/p>$/],
+      ["- a\n  <details>\n  b\n- c", /<li[^>]*>a<details open=""><p[^>]*>b<\/p><\/details><\/li><li[^>]*>c/], ["<details><details>a</details>b</details>c", /^<details><details><p[^>]*>a<\/p><p[^>]*>b<\/p><\/details><p[^>]*>c<\/p><\/details>$/], ["<details onclick=x>", /^<p[^>]*>&lt;details onclick=x&gt;<\/p>$/],
     ]) assert.match(rendered(source, true), expected, source);
   },
   "Markdown is the same in pieces as at once"() {

@@ -54,7 +54,7 @@ const parts = {
   ],
   quote: ["> A quote\n> over two lines\n>\n> - with a list\n> - inside", "> **Note:** outer\n>> inner", "> ```js\n> quoted();\n> ```"],
   rule: ["---", "***"],
-  unfinished: ["```python\nfor i in range(10):\n    print(i", "| a | b |\n|---|", "$$\n\\frac{a}{b", "- item\n  - ", "**bo", "[link](https://exam", "1. one\n2", "<details><summary>More</summary>\n\nHidden\n\n</details>", "<details>\n<summary>Show the **code**</summary>\n\n```js\nf();\n```"],
+  unfinished: ["```python\nfor i in range(10):\n    print(i", "| a | b |\n|---|", "$$\n\\frac{a}{b", "- item\n  - ", "**bo", "[link](https://exam", "1. one\n2", "<details><summary>More</summary>\n\nHidden\n\n</details>", "<details>\n<summary>Show the **code**</summary>\n\n```js\nf();\n```\n</details>"],
 };
 
 function generator(seed) {

@@ -3,7 +3,7 @@
 import { t } from "../i18n.js";
 import { element, icon, copyText } from "../dom.js";
 
-const attributes = new Set(["href", "title", "start", "class"]);
+const attributes = new Set(["href", "title", "start", "class", "open"]);
 const aligned = { "text-align:left": "left", "text-align:center": "centre", "text-align:right": "right" };
 
 // The text of a block decides its direction, with its marks: the side of bullets, numbers and bars, the order of columns. Blocks within lists and

@@ -104,7 +104,7 @@ function pushInline(state, name, tag, content, line) {
 }
 
 function detailsBlock(state, startLine, endLine, silent) {
-  if (state.sCount[startLine] - state.blkIndent >= 4) return false;
+  if (state.src[state.bMarks[startLine] + state.tShift[startLine]] !== "<" || state.sCount[startLine] - state.blkIndent >= 4) return false;
   const head = /^<details(?: open)?>\s*(?:<summary>(.*?)<\/summary>)?/i.exec(lineAt(state, startLine));
   if (!head) return false;
   if (silent) return true;
@@ -136,7 +136,9 @@ function detailsBlock(state, startLine, endLine, silent) {
   }
   const { parentType, lineMax } = state;
   Object.assign(state, { parentType: "details", lineMax: last + 1 });
-  state.push("details_open", "details", 1).map = [startLine, last + 1];
+  const token = state.push("details_open", "details", 1);
+  token.map = [startLine, last + 1];
+  if (!closed) token.attrs = [["open", ""]]; // what is being written, or was never closed, hides nothing
   if (title !== undefined) pushInline(state, "summary", "summary", title.trim(), startLine);
   state.md.block.tokenize(state, first, last + 1);
   if (rest) pushInline(state, "paragraph", "p", rest, last);
