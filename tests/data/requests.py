@@ -5,6 +5,7 @@ every byte is sent on its own, which must give the same answers: the server's HT
 import json
 import re
 import socket
+import ssl
 import sys
 import urllib.parse
 
@@ -405,7 +406,9 @@ VECTORS = [
     get('/metrics'),
 ]
 
-SETS = {'plain': COMPLETIONS + NATIVE + CHATS + MESSAGES + SERVICE, 'keys': KEYS, 'vectors': VECTORS}
+TLS = [get('/health'), get('/v1/models'), post('/v1/completions', TEXT), post('/v1/chat/completions', with_(CHAT, stream=True)), get('/nothing')]
+
+SETS = {'tls': TLS, 'plain': COMPLETIONS + NATIVE + CHATS + MESSAGES + SERVICE, 'keys': KEYS, 'vectors': VECTORS}
 HEADERS = ('content-type', 'access-control-allow-origin', 'access-control-allow-methods', 'access-control-allow-headers', 'access-control-max-age',
            'retry-after', 'allow', 'www-authenticate', 'x-content-type-options', 'vary', 'cache-control')
 # Values that differ from run to run or between machines: only their types are compared.
@@ -413,6 +416,10 @@ VARIES = re.compile(r'(^id$|_id$|^created|_at$|_ms$|_per_second$|_duration$|^dat
                     r'_path$|^path$|^time|threads|^used$|^peak|^offset|^begin$|^end$|nanoseconds|^device|^cpu|modules)')
 # Only keys and types of these: they say much about the machine.
 SHAPE = re.compile(r'/(plan\.json|memory)$')
+
+
+CONTEXT = ssl.create_default_context()
+CONTEXT.check_hostname, CONTEXT.verify_mode = False, ssl.CERT_NONE
 
 
 def exchange(address, method, path, body, headers, bytewise):
@@ -426,8 +433,10 @@ def exchange(address, method, path, body, headers, bytewise):
     elif body is not None:
         lines += [f'Content-Length: {len(data)}']
     message = '\r\n'.join(lines).encode() + b'\r\n\r\n' + data
-    with socket.create_connection(address, timeout=60) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with socket.create_connection(address[:2], timeout=60) as plain:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = CONTEXT.wrap_socket(plain) if address[2] else plain
+        assert not address[2] or connection.version() in ('TLSv1.2', 'TLSv1.3')
         parts = [message[i:i + 1] for i in range(len(message))] if bytewise and len(message) < 1000 else [message]
         for part in parts:
             connection.sendall(part)
@@ -520,7 +529,7 @@ def main():
     url, which, path = sys.argv[1:4]
     record, bytewise = '--record' in sys.argv, '--bytes' in sys.argv
     parts = urllib.parse.urlsplit(url)
-    address, failures = (parts.hostname, parts.port), 0
+    address, failures = (parts.hostname, parts.port, parts.scheme == 'https'), 0
     with open(path, encoding='utf-8') as file:
         expected = json.load(file)
     known, recorded = expected.get(which, []), []

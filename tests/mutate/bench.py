@@ -1,5 +1,6 @@
 """The libraries' objects and the tests, linked so that one changed object costs one compilation and one link."""
 import concurrent.futures
+import filecmp
 import json
 import os
 import re
@@ -82,16 +83,24 @@ class Bench:
 
         def one(name):
             target, origin = os.path.join(self.folder, 'tests', name), os.path.join(self.build, 'tests', name)
-            if os.path.exists(target) and os.path.exists(origin) and os.path.getmtime(target) > os.path.getmtime(origin):
+            seen = target + '.seen' # when it was linked last; the file itself stays as it is if nothing has changed
+            if os.path.exists(target) and os.path.exists(origin) and max(map(os.path.getmtime, filter(os.path.exists, (target, seen)))) > os.path.getmtime(origin):
                 return name, target
             command = subprocess.run(['ninja', '-C', self.build, '-t', 'commands', f'tests/{name}'], capture_output=True, text=True,
                                      check=True).stdout.strip().split('\n')[-1]
-            command = re.sub(r' -o \S+', f' -o {target}', command, count=1).replace('lib/libtenon-llm.a', library).replace('lib/libtenon.a', library)
+            command = re.sub(r' -o \S+', f' -o {target}.new', command, count=1).replace('lib/libtenon-llm.a', library).replace('lib/libtenon.a', library)
             command = command.replace('&& :', '').replace(': &&', '').replace('-rdynamic', '')
             done = subprocess.run(command, shell=True, cwd=self.build, capture_output=True, text=True, check=False)
             if done.returncode:
                 print(f'left out: {name}: {done.stderr.strip().splitlines()[-1][:160]}')
-            return name, None if done.returncode else target
+                return name, None
+            if os.path.exists(target) and filecmp.cmp(target, target + '.new', shallow=False):
+                os.remove(target + '.new')
+            else:
+                os.replace(target + '.new', target)
+            with open(seen, 'w', encoding='utf-8'):
+                pass
+            return name, target
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             return {name: path for name, path in pool.map(one, wanted) if path}
 

@@ -27,4 +27,24 @@ run() { # set, options of the server…
 run plain --slots --metrics --slot-save-path "$work/slots"
 run keys --api-key first,second --api-prefix /llm --alias b,a --tags x,y --no-slots -n 3 --chat-template-file "$work/think.jinja" --cors-origins http://example.com
 run vectors --embedding --pooling mean --ubatch 64 --slots --metrics
+
+# The same over TLS, and certificates that do not fit.
+tls() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30000 -subj /CN=localhost -keyout "$work/$1.key" -out "$work/$1.pem" 2> /dev/null; }
+if ! command -v openssl > /dev/null || ! tls one || ! tls other; then
+    echo "note: no openssl; TLS was not tested"
+elif "$tenon" serve "$here/../models/tales.gguf" --port 0 --ssl-key-file /nonexistent --ssl-cert-file "$work/one.pem" 2>&1 | grep -q 'no TLS\|needs OpenSSL'; then
+    echo "note: this build or machine has no TLS"
+else
+    run tls --ssl-key-file "$work/one.key" --ssl-cert-file "$work/one.pem"
+    refused() { # description, exit code, pattern, options…
+        local what=$1 code=$2 pattern=$3
+        shift 3
+        check "$what" "$code" "$pattern" timeout 20 "$tenon" serve "$here/../models/tales.gguf" --port 0 "$@"
+    }
+    refused "no key" 1 'private key /nonexistent: ' --ssl-key-file /nonexistent --ssl-cert-file "$work/one.pem"
+    refused "no certificate" 1 'certificate /nonexistent: ' --ssl-key-file "$work/one.key" --ssl-cert-file /nonexistent
+    refused "another one's key" 1 'private key .*other.key: ' --ssl-key-file "$work/other.key" --ssl-cert-file "$work/one.pem"
+    refused "a key alone" 2 'used together' --ssl-key-file "$work/one.key"
+    refused "a certificate alone" 2 'used together' --ssl-cert-file "$work/one.pem"
+fi
 finish

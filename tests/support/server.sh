@@ -6,11 +6,11 @@ serve() { # options…
     timeout --foreground 300 "$tenon" serve --port 0 -t 2 "$@" 2> "$work/log" &
     server=$!
     for _ in $(seq 150); do
-        port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/log")
-        [ -n "$port" ] && curl -sf -m 2 "http://127.0.0.1:$port/health" > /dev/null && break
+        port=$(sed -n 's/.*listening at https\{0,1\}:.*:\([0-9]*\)$/\1/p' "$work/log")
+        url=$(sed -n 's/.*listening at \(https\{0,1\}\):.*/\1/p' "$work/log")://127.0.0.1:$port
+        [ -n "$port" ] && curl -sfk -m 2 "$url/health" > /dev/null && break
         sleep 0.1
     done
-    url=http://127.0.0.1:$port
 }
 stop_server() { # returns its exit code
     local pid=$server
