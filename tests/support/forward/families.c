@@ -140,6 +140,8 @@ static const forward_family families[] = {
     {.arch = "qwen35moe", .rope = H, .post_names = true, .sum_to_one = true},
     {.arch = "minimax-01", .rope = H, .sum_to_one = true},
     {.arch = "plamo2", .rope = H, .without_heads = MIX_PLAMO},
+    {.arch = "rwkv6", .mean = true},
+    {.arch = "rwkv7", .mean = true},
 };
 
 const forward_family *forward_find(const char *arch) {

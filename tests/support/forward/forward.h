@@ -126,6 +126,7 @@ void forward_select(forward_model *m, int il, const forward_rows q_low, const fo
 bool forward_special_begin(forward_model *m, forward_rows x);
 void forward_special_layer(forward_model *m, int il, forward_rows x);
 void forward_special_end(forward_model *m, forward_rows x);
+void forward_rwkv_layer(forward_model *m, int il, forward_rows x);
 void forward_mix(forward_model *m, int il, forward_rows x);
 
 #endif

@@ -244,7 +244,8 @@ static void residual_layer(forward_model *m, int il, forward_rows x) {
 /* ---- All of them ---- */
 
 bool forward_special_begin(forward_model *m, forward_rows x) {
-    static const char *const archs[] = {"gemma3n", "gemma4", "arctic", "nemotron_h", "nemotron_h_moe", "minimax-01"};
+    static const char *const archs[] = {"gemma3n",        "gemma4",     "arctic", "nemotron_h",
+                                        "nemotron_h_moe", "minimax-01", "rwkv6",  "rwkv7"};
     if (forward_is(m, "gemma3n") || forward_is(m, "gemma4")) embed_layers(m, x);
     for (int t = 0; t < m->tokens && forward_is(m, "gemma3n"); t++) {
         memcpy(copies[t][0], x[t], sizeof x[t]);
@@ -267,6 +268,8 @@ void forward_special_layer(forward_model *m, int il, forward_rows x) {
         arctic_layer(m, il, x);
     else if (forward_is(m, "minimax-01"))
         minimax_layer(m, il, x);
+    else if (strncmp(m->f->arch, "rwkv", 4) == 0)
+        forward_rwkv_layer(m, il, x);
     else if (is_residual(m))
         residual_layer(m, il, x);
     else
