@@ -14,7 +14,7 @@ grep -qE '^prompt +16 +[0-9.]+ +[0-9.]+ … [0-9.]+' "$work/out" || complain "pr
 grep -qE '^generation +4 +[0-9.]+ +[0-9.]+ … [0-9.]+ +[0-9]+ %' "$work/out" || complain "generation and its share of the bandwidth"
 grep -qE 'memory planned ([0-9.]+ [KMG]?i?B) = used \1' "$work/out" || complain "memory"
 "$tenon" bench -p 16 -n 4 -r 3 --json > "$work/out" 2>&1 || complain "exit code with --json"
-awk -F'[:,]' '
+LC_ALL=C awk -F'[:,]' '
     /"lowest"/ { lowest = $2 } /"highest"/ { highest = $2 } /"median"/ { median = $2 }
     /"rates"/ { n++; if (!(0 < lowest && lowest <= median && median <= highest)) bad = 1 }
     /"share_of_bandwidth"/ { if (!($2 > 0 && $2 < 100)) bad = 1 }
