@@ -63,7 +63,7 @@ check "a plan of devices" 0 '2 ranks, by rows' "$tenon" plan "$model" -c 128 --s
 check "a device of one rank is too small" 3 'pb of .*rank 1 needs' "$tenon" plan "$model" -c 128 -ngl 99 --split-mode row --device sim:64M,name=pa --device sim:100K,name=pb
 check "a plan file of several ranks" 1 'plan files are of one rank' "$tenon" plan "$model" -c 128 --ranks 2 --save "$work/ranks.plan"
 check "no such rank" 2 'ranks' "$tenon" plan "$model" -c 128 --ranks 65
-check "control vectors with ranks" 1 'several ranks have no' "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --control-vector "$work/vector.gguf"
+check "speculation with ranks" 1 'not supported with several ranks' "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --spec-type ngram
 if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
     check "the plan of a job's ranks" 0 '3 ranks, by rows' mpirun --allow-run-as-root --oversubscribe -n 3 "$tenon" plan "$model" -c 128
     [ "$(grep -c 'It fits' "$work/out")" = 1 ] || failed "mpirun tenon plan: not one verdict"
