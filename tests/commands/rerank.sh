@@ -54,7 +54,7 @@ for name in bert Qwen3-Reranker-tiny; do
     serve "$work/$name.gguf" "${f32[@]}"
     top=$(sed -n "s/^$name //p" "$work/expected" | tr ' ' '\n' | awk 'NR == 1 || $1 > most { most = $1; best = NR - 1 } END { print best }')
     for route in /v1/rerank /rerank /v1/reranking /reranking; do
-        post "$name: $route" 200 '"object":"list","usage":\{"prompt_tokens":[0-9]+,"total_tokens":[0-9]+\},"results":\[\{"index":'$top',"relevance_score":' $route "{$body}"
+        post "$name: $route" 200 '"object":"list","usage":\{"prompt_tokens":[0-9]+,"total_tokens":[0-9]+\},"meta":\{\},"results":\[\{"index":'$top',"relevance_score":' $route "{$body}"
     done
     expected=$(sed -n "s/^$name \([^ ]*\) .*/\1/p" "$work/expected")
     score=$(grep -o '"index":0,"relevance_score":[-0-9.e]*' "$work/out" | cut -d: -f3)

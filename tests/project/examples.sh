@@ -10,6 +10,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export PATH=$build/bin:$PATH HOME=$work
 unset TENON_MODEL
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export TENON_FORCE=1 # examples use each other's file names
 failures=0
 
@@ -45,6 +46,7 @@ while read -r line; do
     *"man -l"*) command -v man > /dev/null || continue ;;
     "source <("*) [ -e /dev/fd/0 ] || continue ;; # needs /proc
     "tenon pull "[A-Z]*) continue ;;                                              # tests/commands/pull.sh
+    "mpirun"*) command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ] || continue ;;
     *"--host 0.0.0.0"*) continue ;;                                               # other machines are no part of a test
     "tenon serve"*) limit=2 line="exec $line --port 0" ;;                         # one process, any free port
     esac
