@@ -80,7 +80,7 @@ tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 status, _ = while_busy("many tools", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "tools": [tool] * 20000})
 check("many tools", status == 400, status)
 status, _ = while_busy("a large body for a plan", "/fit", {"shape": [{}] * 3000000})
-check("a large body for a plan", status == 400, status)
+check("a large body for a plan", status == 413, status)
 if model:
     print("\n".join(failures))
     sys.exit(bool(failures))

@@ -33,6 +33,7 @@ static const char *reason_phrase(int code) {
     case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
+    case 413: return "Content Too Large";
     case 415: return "Unsupported Media Type";
     case 501: return "Not Implemented";
     case 503: return "Service Unavailable";

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+enum { MAX_OWN_BODY = 512 * 1024 }; /* bytes of the body of a request that the HTTP thread handles itself */
+
 /* The model that a route needs: none, a known name, one that is already loaded, any loaded model, or one that
  * generates text. */
 enum route_need { NEEDS_NOTHING, NEEDS_NAME, NEEDS_LOADED, NEEDS_MODEL, NEEDS_GENERATOR };
@@ -258,6 +260,8 @@ void on_request(struct evhttp_request *http, void *user) {
         problem_set(&problem, 404, "unknown path %.100s", path);
     else if (!route)
         problem_set(&problem, 405, "%.100s does not support this method", path);
+    else if (route->need < NEEDS_MODEL && evbuffer_get_length(evhttp_request_get_input_buffer(http)) > MAX_OWN_BODY)
+        problem_set(&problem, 413, "the body is too large for %.100s: at most %d bytes", path, (int)MAX_OWN_BODY);
     if (problem.code) {
         reply_problem(server, http, &problem);
         return;
