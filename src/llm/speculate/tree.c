@@ -14,7 +14,7 @@ void tn__add_alternatives(const tn__guess_limit *limit, const tn__alternatives *
     int32_t of_line = 0, n_other = 0, index[1 + TN_GUESS_MOST] = {-1};
     float all[1 + TN_GUESS_MOST] = {1};
     bool taken[TN_GUESS_MOST] = {false};
-    float reached[TN_GUESS_MOST]; /* that the alternative to token k is right */
+    float reached[TN_GUESS_MOST] = {0}; /* that the alternative to token k is right */
     for (int32_t k = 0; k < line.n; k++) {
         all[1 + k] = all[k] * tn__guess_sure(limit, line.probs[k], false);
         reached[k] = all[k] * tn__guess_sure(limit, others->probs[k], true);

@@ -189,7 +189,7 @@ static tn_status emit_choice_of_rules(tn__schema *s, json_t *list, const tn__sch
     json_t *branch;
     json_array_foreach(list, i, branch) {
         tn__schema_path at = tn__schema_at(path, i);
-        uint32_t rule;
+        uint32_t rule = TN__RULE_EMPTY;
         TN_TRY(tn__schema_rule(s, branch, &at, &rule));
         if (rule == TN__RULE_EMPTY) continue;
         tn__text_printf(out, "%sr%u", *empty ? "" : " | ", rule);
