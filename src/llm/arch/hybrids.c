@@ -363,7 +363,7 @@ const tn__arch tn__hybrids[] = {
         .activation = TN_OP_SWIGLU,
         .read = read_plamo2,
     },
-    /* RWKV, whose mixer over channels replaces the feed-forward part. */
+    /* RWKV: channel mixing replaces the feed-forward part. */
     {
         .info = {.name = "rwkv6",
                  .traits = TN_ARCH_HYBRID | TN_ARCH_NO_ROPE | TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS |

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 enum { VOCAB = 160, GUESS = 5, CONTEXT = 96, LENGTH = 60 };
+#include "plain_text.h"
 
 typedef struct spec_case {
     tn_model *model, *draft_model;
@@ -64,28 +65,6 @@ static void close_case(spec_case *c) {
     tn_session_free(c->draft);
     tn_model_close(c->model);
     tn_model_close(c->draft_model);
-}
-
-static tn_sampler *new_sampler(float temperature, uint64_t seed) {
-    tn_sampler_params p = tn_sampler_params_default();
-    tn_sampler *sampler;
-    p.temperature = temperature;
-    p.seed = seed;
-    p.repeat_penalty = seed % 2 ? 1.1f : 1.0f;
-    assert_ok(tn_sampler_new(&p, VOCAB, &sampler));
-    return sampler;
-}
-
-static int32_t write_text(tn_session *s, const tn_token *prompt, int32_t n_prompt, tn_sampler *sampler,
-                          tn_token *text) {
-    int32_t n = 0;
-    tn_status status = TN_OK;
-    assert_ok(tn_session_prompt_tokens(s, 0, prompt, n_prompt));
-    while (n < LENGTH && (status = tn_session_next(s, 0, sampler, &text[n])) == TN_OK) n++;
-    if (status != TN_END) assert_ok(status);
-    assert_ok(tn_session_settle(s, 0));
-    assert_int_equal(tn_session_seq_last(s, 0) + 1, n_prompt + n);
-    return n;
 }
 
 /* Knows the text, and is wrong from time to time. */

@@ -18,7 +18,7 @@ export function stopAnswer(conversation) {
   runIn(conversation)?.controller.abort();
 }
 
-// Starts an answer to the message `parent`. Returns the new message at once. `failed` is an answer that has no word yet: it is tried again.
+// Starts an answer to the message `parent`. Returns the new message at once. `failed`: an answer without text, which is requested again.
 export function startAnswer(conversation, messages, parent, failed) {
   const fields = { state: "running", model: server.model, error: undefined, note: undefined, finish: undefined };
   const message = failed ? Object.assign(failed, fields) : newMessage(conversation, parent, "assistant", fields);

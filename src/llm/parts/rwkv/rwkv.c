@@ -1,5 +1,5 @@
-/* RWKV 6 and 7: a mixer over time with a state for every head, and one over channels. Each reads the token before
- * besides its own; the last token is part of the state. */
+/* RWKV 6 and 7: time mixing with one state per head, then channel mixing. Both read the current and the previous
+ * token; the last token is part of the state. */
 #include "llm/parts/mixers.h"
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 static void rwkv_memory(const tn__hparams *h, int32_t il, tn__layer_memory *m) {
     (void)il;
-    m->state[0] = 2 * h->n_embd; /* the last input of the mixer over time, and of that over channels */
+    m->state[0] = 2 * h->n_embd; /* the last inputs of time mixing and of channel mixing */
     m->state[1] = h->n_embd * h->rwkv.head;
 }
 

@@ -1,5 +1,4 @@
-/* Tensors of RWKV 6 and 7: the mixer over time and the one over channels, which replaces the feed-forward
- * part. */
+/* Tensors of RWKV 6 and 7: time mixing, and channel mixing, which replaces the feed-forward part. */
 #ifndef TN_LLM_PARTS_RWKV_H
 #define TN_LLM_PARTS_RWKV_H
 
