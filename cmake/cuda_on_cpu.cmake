@@ -42,7 +42,7 @@ foreach(source IN LISTS cuda_files)
 endforeach()
 add_custom_target(cuda_on_cpu_sources DEPENDS ${translated_files})
 
-set(options -std=c++17 -g1 -fPIC -Wall -Wno-unused -Wno-sign-compare -Wno-parentheses -Wno-unknown-pragmas -Wno-class-memaccess
+set(options -std=c++17 -g1 -fPIC -Wall -Wno-unused -Wno-sign-compare -Wno-parentheses -Wno-unknown-pragmas -Wno-class-memaccess -Wno-attributes
   -fno-strict-aliasing -ffp-contract=off)
 # Misaligned and out-of-bounds accesses trap; no sanitizer library is linked.
 set(kernel_options -O1 -include ${emulator}/cuda_on_cpu.h

@@ -9,13 +9,17 @@
 #include "backend/cuda/launch_list.cuh"
 #include "backend/cuda/scratch.cuh"
 
+// The order of activations as f16 or bf16: dense rows, or what the tile kernels or those for few columns
+// (kernels/tiles) read.
+enum narrow_order { ROW_ORDER, TILE_ORDER, FEW_ORDER };
 // Activations that an earlier launch left in scratch as f16 or bf16; with experts, sorted by ids.
 struct converted_activations {
     const void *data;
     int type;
     const tn_tensor *y, *ids; // ids: NULL without experts
     int64_t experts;
-    bool tiled; // in the order of the tile kernels (kernels/tiles)
+    narrow_order order;
+    char *at; // where they are, unless dense
 };
 // The plan of a batch's subsequences that recurrent layers share (kernels/recurrent.cuh), and the steps it was made
 // for.
@@ -28,8 +32,8 @@ struct subsequence_plan {
 struct narrow_request {
     void *to; // NULL: none
     int type;
-    bool tiled; // in the order of the tile kernels
-    bool done;  // set by ops that do it
+    narrow_order order;
+    bool done; // set by ops that do it
 };
 struct attention_plans; // kernels/many/attention_plan.cuh
 struct compilation {

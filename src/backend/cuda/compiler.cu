@@ -19,6 +19,7 @@
 #include "backend/cuda/compiler.cuh"
 
 #include "backend/cuda/kernels/small/small_ops.cuh"
+#include "backend/cuda/kernels/tiles/few_columns.cuh"
 
 #include <stdlib.h>
 
@@ -95,6 +96,8 @@ static void count_node_readers(compiler *f) {
         }
         if (is_matmul(t) && gemv_supports(*f->device, t) && gemv_scratch(t) > f->activation_buffer_bytes)
             f->activation_buffer_bytes = gemv_scratch(t);
+        if (is_few_matmul(*f->device, t) && few_column_bytes(t) > f->activation_buffer_bytes)
+            f->activation_buffer_bytes = few_column_bytes(t);
         if (tn_op_get_family(t->op) == TN_FAMILY_RECURRENT && !node_is_idle(t) &&
             subsequence_plan_bytes(t) > f->subsequence_plan_bytes)
             f->subsequence_plan_bytes = subsequence_plan_bytes(t);

@@ -162,7 +162,10 @@ tn_status fuse_rotations(compiler *f, const compilation &c, int i, bool *matched
     TN_TRY(launch_steps(f, c));
     fuse_node(f, i);
     for (int node : at) fuse_node(f, node);
-    return compile_rotate_store(c, r);
+    bool early = true;
+    for (const tn_tensor *index : {r.rope_q->src[1], r.rope_q->src[2], r.store_k->src[2]})
+        early = early && (!index || index_of(f, index) < 0);
+    return compile_rotate_store(c, r, early);
 }
 
 tn_status fuse_attention(compiler *f, const compilation &c, int i, bool *matched) {

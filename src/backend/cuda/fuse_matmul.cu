@@ -1,7 +1,9 @@
 // Fusing matrix multiplications: with few columns with others of the same input, the norm before them, and the
 // activation, addition or norm after them; with more columns with others of the same input or an addition.
 #include "backend/cuda/compiler.cuh"
-#include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
+#include "backend/cuda/kernels/tiles/few_columns.cuh"
+
+#include <algorithm>
 
 // ---- Groups ----
 
@@ -306,12 +308,78 @@ static bool add_after(compiler *f, int a, tile_matrix *m) {
     fuse_node(f, at);
     return true;
 }
+static narrow_request narrow_request_of(const compiler *f, const compilation &c, int i);
+// The gate of two matmuls with few columns, if it comes next and nothing else reads them. Its result goes to the
+// activation buffer as well if the next matmul reads it there.
+static bool finish_with_few_gate(compiler *f, const compilation &c, const int *at, few_job *j) {
+    const int gate_at = next_node(f, at[0]);
+    if (j->n != 2 || gate_at >= f->n || tn_op_get_family(f->nodes[gate_at]->op) != TN_FAMILY_GLU) return false;
+    const tn_tensor *t = f->nodes[gate_at];
+    if (!t->src[1] || !is_rows(t) || t->ne[1] != j->columns || t->ne[0] != j->m[0].rows || t->ne[0] != j->m[1].rows ||
+        !only_read_by(f, at[0], 1) || !only_read_by(f, at[1], 1) || !few_takes_gate(t->ne[0], j->k))
+        return false;
+    const int gate = index_of_whole(f, t->src[t->params.glu.swapped ? 1 : 0]),
+              up = index_of_whole(f, t->src[t->params.glu.swapped ? 0 : 1]);
+    if (!((gate == at[0] && up == at[1]) || (gate == at[1] && up == at[0]))) return false;
+    if (gate == at[1]) {
+        std::swap(j->m[0], j->m[1]);
+        std::swap(j->kinds[0], j->kinds[1]);
+    }
+    j->gated = true;
+    j->gate_op = t->op;
+    j->gate_params = t->params;
+    j->z = (float *)t->data;
+    j->z_row = (int64_t)t->nb[1] / 4;
+    fuse_node(f, gate_at);
+    narrow_request request = narrow_request_of(f, c, gate_at);
+    if (request.order != FEW_ORDER || t->ne[0] % 64 != 0) return true;
+    compilation asked = c;
+    asked.narrow = &request;
+    request.to = f->activation_buffers;
+    j->next = narrow_rows_of(asked, t->ne[0]);
+    return true;
+}
+// Matmuls with few columns: of any kinds that their kernel takes, with the gate or the addition after them.
+static tn_status fuse_few_matmuls(compiler *f, const compilation &c, int i) {
+    const tn_tensor *first = f->nodes[i];
+    int at[TILE_MAX_MATRICES] = {i};
+    few_job j = {};
+    char *columns;
+    j.k = (int)first->src[0]->ne[0];
+    j.columns = (int)first->src[1]->ne[1];
+    j.y_row = tile_column_bytes(j.k);
+    for (int k = i; k < f->n && k < i + GROUP_WINDOW && j.n < TILE_MAX_MATRICES; k++) {
+        const tn_tensor *t = f->nodes[k];
+        if (f->info[k].done || !is_tile_matmul(f, t) || !few_takes(t) || !same_columns(t, first) ||
+            (k > i && !can_run_at(f, k, i)))
+            continue;
+        fuse_node(f, k);
+        at[j.n] = k;
+        j.kinds[j.n] = kind_of(t->src[0]);
+        j.m[j.n++] = tile_matrix_of(t);
+    }
+    TN_TRY(compile_tile_columns(c, first, (const char *)first->src[1]->data, FEW_ORDER, &columns));
+    j.y = columns;
+    const bool is_gated = finish_with_few_gate(f, c, at, &j);
+    if (j.n == 1) add_after(f, i, &j.m[0]);
+    TN_TRY(compile_few(c, &j));
+    if (!is_gated) return TN_OK;
+    *c.converted = {};
+    if (j.next.to) {
+        const tn_tensor *y = f->nodes[next_node(f, at[0])]->src[1];
+        *c.converted = {y->data, j.next.bf16 ? TN_BF16 : TN_F16, y};
+        c.converted->order = FEW_ORDER;
+        c.converted->at = j.next.to;
+    }
+    return TN_OK;
+}
 tn_status fuse_tile_matmuls(compiler *f, const compilation &c, int i, bool *matched) {
     const tn_tensor *first = f->nodes[i];
     *matched = is_tile_matmul(f, first);
     if (!*matched) return TN_OK;
     f->pending = NULL;
     TN_TRY(launch_steps(f, c));
+    if (few_takes(first)) return fuse_few_matmuls(f, c, i);
     tile_matrix all[TILE_MAX_MATRICES] = {tile_matrix_of(first)};
     int n = 1;
     fuse_node(f, i);
@@ -343,21 +411,30 @@ tn_status fuse_blas_add(compiler *f, const compilation &c, int i, bool *matched)
 static narrow_request narrow_request_of(const compiler *f, const compilation &c, int i) {
     const tn_tensor *t = f->nodes[i];
     const int at = next_node(f, i);
+    const bool is_attention = t->op == TN_OP_ATTENTION;
     narrow_request r = {};
-    if ((t->op != TN_OP_RMS_NORM && tn_op_get_family(t->op) != TN_FAMILY_GLU) || at >= f->n || !is_rows(t)) return r;
-    const tn_tensor *reader = f->nodes[at];
-    if (reader->op != TN_OP_MUL_MAT || index_of_whole(f, reader->src[1]) != i || !tn_same_shape(reader->src[1], t) ||
-        reader->src[1]->nb[1] != t->nb[1])
+    if (at >= f->n || (is_attention ? !tn_is_contiguous(t) : !is_rows(t)) ||
+        (!is_attention && t->op != TN_OP_RMS_NORM && tn_op_get_family(t->op) != TN_FAMILY_GLU))
         return r;
-    if (is_tile_matmul(f, reader))
-        r = {c.scratch, reader->src[0]->type == TN_BF16 ? TN_BF16 : TN_F16, true, false};
-    else if (blas_takes(*f->device, reader))
+    const tn_tensor *reader = f->nodes[at], *y = reader->src[1];
+    const int64_t row = is_attention ? t->ne[0] * t->ne[1] : t->ne[0], rows = is_attention ? t->ne[2] : t->ne[1];
+    if (reader->op != TN_OP_MUL_MAT || index_of_whole(f, y) != i || y->ne[0] != row || y->ne[1] != rows ||
+        (int64_t)y->nb[1] != (is_attention ? 4 * row : (int64_t)t->nb[1]))
+        return r;
+    if (is_attention) {
+        // Attention reads scratch while it stores.
+        if (is_tile_matmul(f, reader) && few_takes(reader)) r = {f->activation_buffers, TN_F16, FEW_ORDER, false};
+    } else if (is_tile_matmul(f, reader)) {
+        r = {c.scratch, reader->src[0]->type == TN_BF16 ? TN_BF16 : TN_F16,
+             few_takes(reader) ? FEW_ORDER : TILE_ORDER, false};
+    } else if (blas_takes(*f->device, reader)) {
         r.to = blas_activations(c, reader, &r.type);
+    }
     return r;
 }
 bool is_narrowed(const compiler *f, const compilation &c, int i) {
     const narrow_request r = narrow_request_of(f, c, i);
-    return r.to || r.tiled;
+    return r.to || r.order != ROW_ORDER;
 }
 tn_status compile_narrowed(compiler *f, const compilation &c, int i) {
     narrow_request request = narrow_request_of(f, c, i);
@@ -368,6 +445,7 @@ tn_status compile_narrowed(compiler *f, const compilation &c, int i) {
     if (!request.done) return TN_OK;
     const tn_tensor *y = f->nodes[next_node(f, i)]->src[1];
     *c.converted = {y->data, request.type, y};
-    c.converted->tiled = request.tiled;
+    c.converted->order = request.order;
+    c.converted->at = (char *)request.to;
     return TN_OK;
 }

@@ -1,7 +1,6 @@
 /* Matmuls of a GPU on tensor cores: all types and odd shapes against the reference, and repeatable ones have the same
  * bits for any number of columns. Skipped without a GPU. */
-#include "gpu.h"
-#include "run_case.h"
+#include "device_graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,32 +55,82 @@ static void many_columns_agree_with_the_reference(void **state) {
 }
 
 /* A column of a repeatable matmul has the same bits whatever other columns there are. */
+static void check_columns(tn_stream *stream, tn_type type, int64_t k, int64_t rows, const int64_t *counts, int most) {
+    tn_arena *a;
+    rng r = {3};
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20, .repeatable = true}, &a));
+    tn_tensor *w = matrix(a, type, k, rows, 1, &r), *y = matrix(a, TN_F32, k, most, 1, &r);
+    float *all = run_matmul(stream, tn_mul_mat(a, w, y), true);
+    for (; *counts; counts++) {
+        tn_tensor *part = tn_tensor_nd(a, TN_F32, k, *counts);
+        memcpy(part->data, y->data, (size_t)(k * *counts) * 4);
+        float *some = run_matmul(stream, tn_mul_mat(a, w, part), true);
+        if (memcmp(some, all, (size_t)(rows * *counts) * 4) != 0)
+            fail_msg("%s %d x %d: other bits with %d columns than with %d", tn_type_name(type), (int)k, (int)rows,
+                     (int)*counts, most);
+        free(some);
+    }
+    free(all);
+    tn_arena_free(a);
+}
 static void repeatable_results_do_not_depend_on_the_number_of_columns(void **state) {
     (void)state;
     NEED_GPU();
-    enum { K = 1280, ROWS = 40, MOST = 140 };
-    static const int64_t counts[] = {1, 3, 9, 16, 30, 64, 65};
     tn_stream *stream;
     assert_ok(tn_stream_new(gpu, NULL, &stream));
-    for (int t = 0; t < TYPES; t++) {
-        tn_arena *a;
-        rng r = {3};
-        assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20, .repeatable = true}, &a));
-        tn_tensor *w = matrix(a, weight_types[t], K, ROWS, 1, &r), *y = matrix(a, TN_F32, K, MOST, 1, &r);
-        float *all = run_matmul(stream, tn_mul_mat(a, w, y), true);
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-            tn_tensor *part = tn_tensor_nd(a, TN_F32, K, counts[i]);
-            memcpy(part->data, y->data, (size_t)(K * counts[i]) * 4);
-            float *some = run_matmul(stream, tn_mul_mat(a, w, part), true);
-            if (memcmp(some, all, (size_t)(ROWS * counts[i]) * 4) != 0)
-                fail_msg("%s: other bits with %d columns than with %d", tn_type_name(weight_types[t]), (int)counts[i],
-                         MOST);
-            free(some);
+    for (int t = 0; t < TYPES; t++)
+        check_columns(stream, weight_types[t], 1280, 40, (const int64_t[]){1, 3, 9, 16, 30, 64, 65, 0}, 140);
+    /* Segments from one to eight; fewer than 16 rows, and last groups of 16 that overlap those before them. */
+    static const int64_t shapes[][2] = {{256, 16}, {768, 8}, {2560, 23}, {3584, 17}, {4352, 33}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int t = 0; t < 2; t++) /* q4_K and q6_K, which have kernels for few columns */
+            check_columns(stream, weight_types[t], shapes[i][0], shapes[i][1], (const int64_t[]){1, 2, 5, 8, 0}, 9);
+    tn_stream_free(stream);
+}
+
+/* A norm, gate and up with their activation, and down with the residual, whose launches are joined with few columns.
+ */
+static void repeatable_layers_do_not_depend_on_the_number_of_columns(void **state) {
+    (void)state;
+    NEED_GPU();
+    enum { MOST = 12 };
+    static const int64_t counts[] = {MOST, 1, 2, 7, 8};
+    /* One segment and two; rows that fill no group of 64. */
+    static const int64_t sizes[][2] = {{512, 512}, {1024, 768}, {512, 200}};
+    rng r = {8};
+    tn_arena *a;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20}, &a));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t width = sizes[i][0], wide = sizes[i][1];
+        const void *x = matrix(a, TN_F32, width, MOST, 1, &r)->data;
+        float *all = NULL;
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            const tn_type down_type = wide % 256 ? TN_F16 : TN_Q6_K;
+            device_graph w;
+            int64_t n;
+            device_graph_begin(&w, tn_device_name(gpu));
+            device_graph_repeatable(&w);
+            tn_tensor *in = input_of(&w, TN_F32, width, counts[c], 1, x),
+                      *norm = device_tensor(&w, TN_F32, TN_USAGE_WEIGHTS, width, 1, 1),
+                      *gate = device_tensor(&w, TN_Q4_K, TN_USAGE_WEIGHTS, width, wide, 1),
+                      *up = device_tensor(&w, TN_Q4_K, TN_USAGE_WEIGHTS, width, wide, 1),
+                      *down = device_tensor(&w, down_type, TN_USAGE_WEIGHTS, wide, width, 1),
+                      *normed = tn_rms_norm(w.a, in, norm, 1e-5f),
+                      *opened = tn_swiglu(w.a, tn_mul_mat(w.a, gate, normed), tn_mul_mat(w.a, up, normed)),
+                      *out = tn_add(w.a, tn_mul_mat(w.a, down, opened), in);
+            float *some = run_device_graph(&w, &out, 1, &n);
+            device_graph_end(&w);
+            assert_int_equal(n, width * counts[c]);
+            for (int64_t e = 0; e < n; e++) assert_true(isfinite(some[e]));
+            if (!all)
+                all = some;
+            else if (memcmp(some, all, (size_t)n * 4) != 0)
+                fail_msg("%d wide: other bits with %d columns than with %d", (int)wide, (int)counts[c], MOST);
+            if (some != all) free(some);
         }
         free(all);
-        tn_arena_free(a);
     }
-    tn_stream_free(stream);
+    tn_arena_free(a);
 }
 
 /* ---- Experts ---- */
@@ -154,6 +203,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_columns_agree_with_the_reference),
         cmocka_unit_test(repeatable_results_do_not_depend_on_the_number_of_columns),
+        cmocka_unit_test(repeatable_layers_do_not_depend_on_the_number_of_columns),
         cmocka_unit_test(experts_agree_with_the_reference),
         cmocka_unit_test(repeatable_experts_do_not_depend_on_other_tokens),
     };

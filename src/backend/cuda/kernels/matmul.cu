@@ -111,7 +111,7 @@ static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const 
     if (type != TN_F32) {
         // Consecutive matrix multiplications often share their activations, which are then converted once.
         converted_activations &last = *c.converted;
-        if (last.data != yd || last.type != type || last.y != y || last.ids || last.tiled) {
+        if (last.data != yd || last.type != type || last.y != y || last.ids || last.order != ROW_ORDER) {
             TN_TRY(compile_narrow(c, y, yd, y_row, k, n, type, scratch));
             last = {yd, type, y};
         }

@@ -237,7 +237,7 @@ static tn_status compile_groups(const compilation &c, const tn_tensor *t) {
     choice chosen = expert_choice_of(t);
     // Gate and up follow each other: they share the converted activations and the experts' lists.
     converted_activations &last = *c.converted;
-    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2] || last.tiled) {
+    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2] || last.order != ROW_ORDER) {
         TN_TRY(compile_narrow(c, y, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t), type,
                               room.y));
         compilation convert = c;
@@ -341,14 +341,14 @@ static tn_status compile_expert_tiles(const compilation &c, const tn_tensor *t, 
     const expert_room room = expert_room_at(*c.device, c.scratch, t);
     const choice chosen = expert_choice_of(t);
     converted_activations &last = *c.converted;
-    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2] || !last.tiled) {
+    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2] || last.order != TILE_ORDER) {
         TN_TRY(compile_narrow_tiles(c, y, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t),
-                                    type, room.y));
+                                    type, TILE_ORDER, room.y));
         compilation convert = c;
         convert.converts = ids;
         TN_TRY(add_ordered(convert, KERNEL(sort_kernel), dim3((unsigned)x->ne[2] + 1), SORT_THREADS, 0, chosen,
                            s.width, room.list, room.tiles));
-        last = {y->data, type, y, ids, x->ne[2], true};
+        last = {y->data, type, y, ids, x->ne[2], TILE_ORDER};
     }
     const device_layout l = device_layout_of(x);
     tile_job j = {};

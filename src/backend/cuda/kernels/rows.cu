@@ -73,14 +73,14 @@ __global__ static void __launch_bounds__(WIDE_THREADS)
 
 // Repeatable RMS norm with one row of weights: adds in the order of exact.cuh, as the persistent decode kernel does.
 __global__ static void __launch_bounds__(EXACT_NORM_THREADS)
-    exact_rms_kernel(const char *x, const float *w, char *y, shape4 xs, shape4 ys, float eps, narrow_rows narrow) {
-    grid_follow();
+    exact_rms_kernel(const char *x, const float *w, char *y, shape4 xs, shape4 ys, float eps, narrow_rows narrow,
+                     bool lasting) {
+    grid_next();
     __shared__ float of_warps[EXACT_NORM_WARPS];
-    const int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2],
-                  i3 = row / xs.ne[1] / xs.ne[2];
-    const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
-    float *to = (float *)(y + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
-    const int n = (int)xs.ne[0], lane = threadIdx.x % 32;
+    const int64_t row = blockIdx.x; // no divisions: with one row they would be most of the instructions
+    const float *from = (const float *)(x + row * xs.nb[1] + blockIdx.y * xs.nb[2] + blockIdx.z * xs.nb[3]);
+    float *to = (float *)(y + row * ys.nb[1] + blockIdx.y * ys.nb[2] + blockIdx.z * ys.nb[3]);
+    const int n = (int)xs.ne[0], lane = threadIdx.x % 32, first = 8 * (int)threadIdx.x;
     const bool wide = (uintptr_t)from % 16 == 0 && (uintptr_t)to % 16 == 0 && (uintptr_t)w % 16 == 0;
     auto eight = [&](const float *at, float(&v)[8]) {
         if (wide) {
@@ -90,8 +90,16 @@ __global__ static void __launch_bounds__(EXACT_NORM_THREADS)
             for (int e = 0; e < 8; e++) v[e] = at[e];
         }
     };
-    float sum = 0, v[8];
-    for (int at = 8 * (int)threadIdx.x; at < n; at += EXACT_NORM_ROUND) {
+    // The first round stays in registers, its weights are there before the previous kernel has ended.
+    float sum = 0, v[8], g[8], kept[8];
+    if (lasting && first < n) eight(w + first, g);
+    grid_wait();
+    if (!lasting && first < n) eight(w + first, g);
+    if (first < n) {
+        eight(from + first, kept);
+        sum = add_squares(sum, kept);
+    }
+    for (int at = first + EXACT_NORM_ROUND; at < n; at += EXACT_NORM_ROUND) {
         eight(from + at, v);
         sum = add_squares(sum, v);
     }
@@ -101,11 +109,12 @@ __global__ static void __launch_bounds__(EXACT_NORM_THREADS)
     if (lane == 0) of_warps[threadIdx.x / 32] = sum;
     __syncthreads();
     const float scale = exact_rms_scale(of_warps, n, eps);
-    for (int at = 8 * (int)threadIdx.x; at < n; at += EXACT_NORM_ROUND) {
-        float g[8];
-        eight(from + at, v);
-        eight(w + at, g);
-        for (int e = 0; e < 8; e++) v[e] = exact_normalized(v[e], scale, g[e]);
+    for (int at = first; at < n; at += EXACT_NORM_ROUND) {
+        if (at > first) {
+            eight(from + at, kept);
+            eight(w + at, g);
+        }
+        for (int e = 0; e < 8; e++) v[e] = exact_normalized(kept[e], scale, g[e]);
         if (wide) {
             *(float4 *)(to + at) = make_float4(v[0], v[1], v[2], v[3]);
             *(float4 *)(to + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
@@ -124,12 +133,13 @@ tn_status compile_norm(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *w = t->src[1], *b = t->src[2];
     // A repeatable norm always uses the same kernel: whether rows are contiguous can depend on their number.
     if (t->op == TN_OP_RMS_NORM && (t->flags & TN_FLAG_REPEATABLE) && w && !b && w->nb[0] == 4 && tn_nrows(w) == 1 &&
-        w->ne[0] == x->ne[0] && x->ne[0] % 8 == 0) {
+        w->ne[0] == x->ne[0] && x->ne[0] % 8 == 0 && x->ne[2] <= MOST_ROWS && x->ne[3] <= MOST_ROWS) {
         const int64_t warps = (x->ne[0] / 8 + 31) / 32;
-        return add_early(c, KERNEL(exact_rms_kernel), dim3((unsigned)tn_nrows(x)),
-                         32 * (unsigned)(warps < EXACT_NORM_WARPS ? warps : EXACT_NORM_WARPS), 0,
-                         (const char *)x->data, (const float *)w->data, (char *)t->data, shape4_of(x), shape4_of(t),
-                         t->params.norm.eps, narrow_rows_of(c, x->ne[0]));
+        return add_early(
+            c, KERNEL(exact_rms_kernel), dim3((unsigned)x->ne[1], (unsigned)x->ne[2], (unsigned)x->ne[3]),
+            32 * (unsigned)(warps < EXACT_NORM_WARPS ? warps : EXACT_NORM_WARPS), 0, (const char *)x->data,
+            (const float *)w->data, (char *)t->data, shape4_of(x), shape4_of(t), t->params.norm.eps,
+            narrow_rows_of(c, x->ne[0]), w->buffer && w->buffer->usage == TN_USAGE_WEIGHTS);
     }
     if (t->op == TN_OP_RMS_NORM && !(t->flags & TN_FLAG_REPEATABLE) && w && !b && tn_is_contiguous(x) &&
         tn_is_contiguous(t) && tn_is_contiguous(w) && tn_nrows(w) == 1 && x->ne[0] % 4 == 0 && x->ne[0] >= 1024 &&

@@ -4,13 +4,13 @@
 
 #include "backend/cuda/kernels/exact/exact.cuh"
 
-// Where a kernel stores its result a second time. Rows are dense, or in the order of the tile kernels
-// (narrow_tiles_kernel) with zeros up to a multiple of 64 elements.
+// Where a kernel stores its result a second time, with zeros up to a multiple of 64 elements unless rows are dense.
 struct narrow_rows {
     char *to; // NULL: nowhere
     int64_t row_bytes;
     int columns; // of a row, with the zeros
-    bool tiled, bf16;
+    narrow_order order;
+    bool bf16;
 };
 // What compile functions were asked for (compilation::narrow).
 static inline narrow_rows narrow_rows_of(const compilation &c, int64_t k) {
@@ -18,23 +18,40 @@ static inline narrow_rows narrow_rows_of(const compilation &c, int64_t k) {
     if (!c.narrow || !c.narrow->to) return r;
     c.narrow->done = true;
     r.to = (char *)c.narrow->to;
-    r.tiled = c.narrow->tiled;
+    r.order = c.narrow->order;
     r.bf16 = c.narrow->type == TN_BF16;
-    r.columns = (int)(r.tiled ? (k + 63) / 64 * 64 : k);
+    r.columns = (int)(r.order == ROW_ORDER ? k : (k + 63) / 64 * 64);
     r.row_bytes = 2 * (int64_t)r.columns;
     return r;
 }
+
+// Of each 32 elements, those of thread t (tile_weights.cuh) are 8t to 8t + 7; tensor cores expect elements 2t, 2t +
+// 1, 2t + 8 and 2t + 9 of 16 from it. The four elements 8t + 4s to 8t + 4s + 3 become these of step s, the even ones
+// first: two pairs. In TILE_ORDER the pairs of a step follow each other as tensor cores read them, in FEW_ORDER those
+// of a thread for 64 elements.
+
+// The offset in bytes of the first pair of elements i to i + 3, i a multiple of 4, and from it to the second.
+__device__ static inline int pairs_at(narrow_order order, int i) {
+    const int t = i % 32 / 8, s = i % 8 / 4;
+    return order == TILE_ORDER ? 2 * (i / 32 * 32 + 16 * s + 2 * t)
+                               : i / 64 * 128 + t * 32 + i % 64 / 32 * 16 + 8 * s;
+}
+__device__ static inline int second_pair(narrow_order order) { return order == TILE_ORDER ? 16 : 4; }
 // Stores elements i to i + 3 of a row; i is a multiple of 4.
 __device__ static inline void store_narrow(const narrow_rows &r, int64_t row, int i, float4 v) {
     char *to = r.to + row * r.row_bytes;
-    if (r.tiled) {
-        const int t = i % 32 / 8, s = i % 8 / 4;
-        uint32_t *at = (uint32_t *)(to + 2 * (i / 32 * 32 + 16 * s + 2 * t));
-        at[0] = tile_pair(v.x, v.z, r.bf16);
-        at[4] = tile_pair(v.y, v.w, r.bf16);
-    } else {
+    if (r.order == ROW_ORDER) {
         *(uint2 *)(to + 2 * i) = make_uint2(tile_pair(v.x, v.y, r.bf16), tile_pair(v.z, v.w, r.bf16));
+        return;
     }
+    to += pairs_at(r.order, i);
+    *(uint32_t *)to = tile_pair(v.x, v.z, r.bf16);
+    *(uint32_t *)(to + second_pair(r.order)) = tile_pair(v.y, v.w, r.bf16);
+}
+// Stores one element of a row that is not dense.
+__device__ static inline void store_narrow_one(const narrow_rows &r, int64_t row, int i, float v) {
+    char *to = r.to + row * r.row_bytes + pairs_at(r.order, i / 4 * 4) + i % 2 * second_pair(r.order) + i % 4 / 2 * 2;
+    *(uint16_t *)to = (uint16_t)tile_pair(v, 0, r.bf16);
 }
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/kernels/exact/exact.cuh"
 
-enum { ROTATE_THREADS = 256, MAX_PAIRS = 256 };
+enum { ROTATE_THREADS = 256, MAX_PAIRS = 256, FEW_ROTATED = 16 };
 
 // Heads of a token: read as floats, perhaps rotated, and stored in a row of their own or in a row of the cache.
 struct rotated_heads {
@@ -23,11 +23,13 @@ struct rotate_store_job {
     float base;
     int dims, tokens, cells;
     bool neox;
+    bool early; // positions and rows are there before the previous kernel has ended
 };
 
-// One block per token. The angles of all heads are computed once.
+// A block computes a part of a token's heads, and the angles that all heads share.
 __global__ static void __launch_bounds__(ROTATE_THREADS) rotate_store_kernel(rotate_store_job j) {
-    grid_follow();
+    grid_next();
+    if (!j.early) grid_wait();
     __shared__ float2 turns[MAX_PAIRS];
     const int token = (int)blockIdx.x, row = j.rows[token], half = j.dims / 2;
     for (int pair = threadIdx.x; pair < half; pair += ROTATE_THREADS)
@@ -37,11 +39,13 @@ __global__ static void __launch_bounds__(ROTATE_THREADS) rotate_store_kernel(rot
     int later = 0;
     for (int i = token + 1 + threadIdx.x; i < j.tokens; i += ROTATE_THREADS) later |= j.rows[i] == row;
     const bool stores = !__syncthreads_or(later) && row >= 0 && row < j.cells;
+    grid_wait();
     for (const rotated_heads &p : j.parts) {
         if (p.in_cache && !stores) continue;
         const int pairs = p.size / 2, bytes = p.type == TN_F32 ? 4 : 2;
         char *to_row = p.to + (p.in_cache ? row : token) * p.to_row;
-        for (int i = threadIdx.x; i < p.heads * pairs; i += ROTATE_THREADS) {
+        for (int i = (int)(blockIdx.y * ROTATE_THREADS + threadIdx.x); i < p.heads * pairs;
+             i += (int)gridDim.y * ROTATE_THREADS) {
             const int head = i / pairs, pair = i % pairs;
             const bool rotates = p.rotates && pair < half, apart = rotates && j.neox;
             const int a = apart ? pair : 2 * pair, b = apart ? pair + half : 2 * pair + 1;
@@ -95,7 +99,7 @@ bool rotate_store_supports(const rotate_store &r) {
            (q->src[2] ? q->src[2]->data : NULL) == (k->src[2] ? k->src[2]->data : NULL) &&
            memcmp(&q->params.rope, &k->params.rope, sizeof q->params.rope) == 0;
 }
-tn_status compile_rotate_store(const compilation &c, const rotate_store &r) {
+tn_status compile_rotate_store(const compilation &c, const rotate_store &r, bool early) {
     const tn_tensor *q = r.rope_q->src[0], *k = r.rope_k->src[0], *v = r.store_v->src[1], *kc = r.store_k->src[0],
                     *vc = r.store_v->src[0];
     const tn_rope_params &p = r.rope_q->params.rope;
@@ -143,5 +147,9 @@ tn_status compile_rotate_store(const compilation &c, const rotate_store &r) {
     j.tokens = (int)q->ne[2];
     j.cells = (int)kc->ne[1];
     j.neox = p.mode == TN_ROPE_NEOX;
-    return add_early(c, KERNEL(rotate_store_kernel), dim3((unsigned)j.tokens), ROTATE_THREADS, 0, j);
+    j.early = early;
+    // With few tokens several blocks share the heads of one.
+    const int64_t pairs = q->ne[0] * q->ne[1] / 2,
+                  parts = j.tokens <= FEW_ROTATED ? blocks_for(pairs, ROTATE_THREADS) : 1;
+    return add_early(c, KERNEL(rotate_store_kernel), dim3((unsigned)j.tokens, (unsigned)parts), ROTATE_THREADS, 0, j);
 }

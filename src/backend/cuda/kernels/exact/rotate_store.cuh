@@ -9,6 +9,7 @@ struct rotate_store {
     const tn_tensor *rope_q, *rope_k, *store_k, *store_v;
 };
 bool rotate_store_supports(const rotate_store &r);
-tn_status compile_rotate_store(const compilation &c, const rotate_store &r);
+// `early`: no node of the program computes positions, rows or frequency factors.
+tn_status compile_rotate_store(const compilation &c, const rotate_store &r, bool early);
 
 #endif

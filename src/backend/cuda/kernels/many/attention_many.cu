@@ -6,6 +6,7 @@
 // others, and waits for no other warp. Warps take items from a common list, so that all multiprocessors finish
 // together. Results of splits are combined by a second kernel, in the order of the splits and with the same
 // operations as in a warp that computes all of them: a row's bits do not depend on that choice.
+#include "backend/cuda/kernels/exact/narrow.cuh"
 #include "backend/cuda/kernels/many/attention_fold.cuh"
 #include "backend/cuda/kernels/many/attention_plan.cuh"
 
@@ -21,6 +22,7 @@ struct many_job {
     int row_bytes;                        // of a cell's row in shared memory
     int warp_bytes;                       // of shared memory
     int k_bytes, v_bytes, k_copy, v_copy; // of a row of the cache, and how many are copied at once
+    narrow_rows next;                     // the result once more; a row has all heads of a token
 };
 
 template <int SIZE, tile_form FORM> struct many_shape {
@@ -187,7 +189,7 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
                     from += 2 * at;
                     if (__all_sync(0xffffffffu, tile.cell == first + lane && first >= 0)) {
                         from += (first + lane / CHUNKS) * stride;
-#pragma unroll
+#pragma unroll 4
                         for (int i = 0; i < CHUNKS; i++) {
                             copy16(row + i * ROWS * STRIDE, from, at < size);
                             from += ROWS * stride;
@@ -230,26 +232,32 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
         load(tile, 0);
         const many_rows m = many_rows_of(d, item, kv, work % of_item % d.plan.parts);
         uint32_t kept_q[PARTS][shape::Q_IN_SHARED ? 1 : SIZE / 16][4];
+        const float *q_row[2];
 #pragma unroll
-        for (int step = 0; step < SIZE / 16; step++)
+        for (int r = 0; r < 2; r++)
+            q_row[r] = (const float *)(j.q + m.head[r] * j.q1 + (int64_t)max(m.token[r], 0) * j.q2) + 2 * col;
+#pragma unroll(shape::Q_IN_SHARED ? 1 : SIZE / 64)
+        for (int first = 0; first < SIZE / 16; first += 4) {
+            float2 x[4][4]; // rows of the lane, dimensions 0 to 7, then 8 to 15; all loads are under way at once
 #pragma unroll
-            for (int part = 0; part < PARTS; part++) {
-                uint32_t q[4];
-#pragma unroll
-                for (int e = 0; e < 4; e++) { // rows of the lane, dimensions 0 to 7, then 8 to 15
-                    const int at = 16 * step + e / 2 * 8 + 2 * col, r = e % 2;
-                    float2 x = make_float2(0, 0);
-                    if (m.token[r] >= 0 && at < j.head_k) {
-                        const float *from = (const float *)(j.q + m.head[r] * j.q1 + (int64_t)m.token[r] * j.q2);
-                        x = make_float2(from[at], from[at + 1]);
-                    }
-                    q[e] = pack_part(x.x * j.p.scale, x.y * j.p.scale, part);
-                }
-                if constexpr (shape::Q_IN_SHARED)
-                    shared_q[(part * (SIZE / 16) + step) * 32 + lane] = make_uint4(q[0], q[1], q[2], q[3]);
-                else
-                    memcpy(kept_q[part][step], q, sizeof q);
+            for (int i = 0; i < 16; i++) {
+                const int at = 16 * (first + i / 4) + i % 4 / 2 * 8, r = i % 2;
+                const bool is_there = m.token[r] >= 0 && at + 2 * col < j.head_k;
+                x[i / 4][i % 4] = make_float2(is_there ? q_row[r][at] : 0, is_there ? q_row[r][at + 1] : 0);
             }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int part = 0; part < PARTS; part++) {
+                    uint32_t q[4];
+#pragma unroll
+                    for (int e = 0; e < 4; e++) q[e] = pack_part(x[i][e].x * j.p.scale, x[i][e].y * j.p.scale, part);
+                    if constexpr (shape::Q_IN_SHARED)
+                        shared_q[(part * (SIZE / 16) + first + i) * 32 + lane] = make_uint4(q[0], q[1], q[2], q[3]);
+                    else
+                        memcpy(kept_q[part][first + i], q, sizeof q);
+                }
+        }
 
         float out_sum[SIZE / 8][4] = {};
         row_rate rate[2] = {{-INFINITY, 0}, {-INFINITY, 0}}, total_rate[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
@@ -271,12 +279,21 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
                 rate[r] = {-INFINITY, 0};
                 if (m.token[r] < 0) continue;
                 float *out = (float *)(j.out + m.head[r] * j.o1 + (int64_t)m.token[r] * j.o2) + 2 * col;
+                // In FEW_ORDER (store_narrow): heads are whole groups of 64.
+                char *next =
+                    d.next.to + m.token[r] * d.next.row_bytes + 2 * m.head[r] * j.head_v + col / 2 * 8 + col % 2 * 2;
 #pragma unroll
                 for (int n = 0; n < SIZE / 8; n++) {
                     if (8 * n >= j.head_v) continue;
                     float2 *at = (float2 *)(out + 8 * n), x = has_total ? *at : make_float2(0, 0);
                     x = make_float2(fold_sum(x.x, out_sum[n][2 * r], f), fold_sum(x.y, out_sum[n][2 * r + 1], f));
-                    *at = last ? make_float2(final_value(x.x, factor), final_value(x.y, factor)) : x;
+                    if (last) x = make_float2(final_value(x.x, factor), final_value(x.y, factor));
+                    *at = x;
+                    if (last && d.next.to) {
+                        char *to = next + n / 8 * 128 + n % 4 * 32 + n % 8 / 4 * 16;
+                        *(uint16_t *)to = (uint16_t)tile_pair(x.x, 0, false);
+                        *(uint16_t *)(to + 4) = (uint16_t)tile_pair(x.y, 0, false);
+                    }
                     out_sum[n][2 * r] = out_sum[n][2 * r + 1] = 0;
                 }
             }
@@ -460,9 +477,15 @@ __global__ static void __launch_bounds__(COMBINE_THREADS) many_combine_kernel(ma
         }
         const float factor = final_factor(j, total, head);
         float *out = (float *)(j.out + head * j.o1 + (int64_t)(u.token + i) * j.o2);
-        for (int h = 0; h < 2; h++)
-            for (int e = 0; e < 4; e++)
-                if (128 * h + 4 * lane < j.head_v) out[128 * h + 4 * lane + e] = final_value(sum[h][e], factor);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int at = 128 * h + 4 * lane;
+            if (at >= j.head_v) continue;
+            for (int e = 0; e < 4; e++) out[at + e] = sum[h][e] = final_value(sum[h][e], factor);
+            if (d.next.to)
+                store_narrow(d.next, u.token + i, head * j.head_v + at,
+                             make_float4(sum[h][0], sum[h][1], sum[h][2], sum[h][3]));
+        }
     }
 }
 
@@ -538,10 +561,16 @@ tn_status compile_many(const compilation &c, const tn_tensor *t) {
     d.v_bytes = cache_row_bytes(v);
     d.k_copy = cache_copy_bytes(k);
     d.v_copy = cache_copy_bytes(v);
+    if (d.plan.few >= d.a.tokens && d.a.head_v % 64 == 0) d.next = narrow_rows_of(c, (int64_t)d.a.heads * d.a.head_v);
     size_t warps = c.device->shared_per_block / (size_t)chosen.warp_bytes;
     if (warps > (size_t)chosen.max_warps) warps = (size_t)chosen.max_warps;
     const int multiprocessors = c.device->multiprocessors;
-    launch_shape shape = {dim3((unsigned)multiprocessors), (unsigned)warps * 32, warps * (size_t)chosen.warp_bytes};
+    // No more warps than there can be work for: large blocks start slowly.
+    const int64_t works = attention_plan_items(d.a, d.plan) * d.a.kv_heads * d.plan.parts,
+                  each = (works + multiprocessors - 1) / multiprocessors;
+    if ((int64_t)warps > each) warps = (size_t)each;
+    launch_shape shape = {dim3((unsigned)(works < multiprocessors ? works : multiprocessors)), (unsigned)warps * 32,
+                          warps * (size_t)chosen.warp_bytes};
     shape.raises_limit = true;
     shape.early = c.device->programmatic_launch;
     TN_TRY(add_kernel(c, chosen.name, chosen.kernel, shape, d));

@@ -197,6 +197,10 @@ static attention_plan_key plan_key_of(const device_description &device, const tn
     k.chunk = j.p.chunk;
     return k;
 }
+int64_t attention_plan_items(const attention_job &j, const attention_plan &plan) {
+    const int64_t indexes = j.pages ? (int64_t)j.max_runs * j.p.page : j.cells;
+    return j.tokens * ((indexes >> plan.split_shift) + 3);
+}
 static int64_t max_items_of(const attention_plan_key &k) { return k.tokens + k.entries / (k.kv_heads * k.parts) + 1; }
 
 static size_t lay_out_plan(const attention_plan_key &k, char *memory, attention_plan *p) {

@@ -164,6 +164,8 @@ struct attention_plans {
 };
 // Bytes of a plan; 0 for attention that needs none. Nodes with the same key share one.
 size_t attention_plan_bytes(const device_description &device, const tn_tensor *t, attention_plan_key *key);
+// The most items that a plan can have.
+int64_t attention_plan_items(const attention_job &j, const attention_plan &plan);
 // Adds the kernel that makes the plan, unless the program has it already.
 tn_status compile_attention_plan(const compilation &c, const tn_tensor *t, attention_plan *plan);
 // The tiles of a plan (attention_prefill.cu).

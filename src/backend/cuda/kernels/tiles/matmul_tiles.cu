@@ -2,42 +2,37 @@
 // converting activations.
 #include "backend/cuda/kernels/tiles/matmul_tiles.cuh"
 
-#include "backend/cuda/kernels/exact/exact.cuh"
+#include "backend/cuda/kernels/exact/narrow.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/tiles/few_columns.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
 #include <algorithm>
 
 // ---- Activations ----
 
-// Converts rows of f32 with any stride to f16 or bf16, four elements per thread. Of each 32 elements, those of thread
-// t (tile_weights.cuh) are 8t to 8t + 7; tensor cores expect elements 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 from it.
-// The four elements 8t + 4s to 8t + 4s + 3 become these of step s, the even ones first. Behind k elements follow
-// zeros.
-__global__ static void narrow_tiles_kernel(const char *x, char *y, int64_t row_bytes, int64_t y_row, int k,
-                                           bool bf16) {
+// Converts rows of f32 with any stride, four elements per thread. Behind k elements follow zeros.
+__global__ static void narrow_tiles_kernel(const char *x, int64_t row_bytes, int k, narrow_rows to) {
     grid_follow();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (2 * i >= y_row) return;
+    if (i >= to.columns) return;
     const float *from = (const float *)(x + (int64_t)blockIdx.y * row_bytes) + i;
     float4 v = make_float4(0, 0, 0, 0);
     if (i < k)
         v = (uintptr_t)from % 16 == 0 ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
-    const int t = i % 32 / 8, s = i % 8 / 4;
-    uint32_t *to = (uint32_t *)(y + (int64_t)blockIdx.y * y_row + 2 * (i / 32 * 32 + 16 * s + 2 * t));
-    to[0] = tile_pair(v.x, v.z, bf16);
-    to[4] = tile_pair(v.y, v.w, bf16);
+    store_narrow(to, blockIdx.y, i, v);
 }
 
 tn_status compile_narrow_tiles(const compilation &c, const tn_tensor *y, const char *data, int64_t row_bytes,
-                               int64_t k, int64_t rows, int type, void *to) {
+                               int64_t k, int64_t rows, int type, narrow_order order, void *to) {
     compilation convert = c;
     convert.converts = y;
-    const int64_t y_row = tile_column_bytes(k);
+    narrow_rows all = {(char *)to, tile_column_bytes(k), (int)((k + 63) / 64 * 64), order, type == TN_BF16};
     for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-        dim3 grid(blocks_for(y_row / 8, 256), (unsigned)std::min<int64_t>(rows - row, MOST_ROWS));
-        TN_TRY(add_early(convert, KERNEL(narrow_tiles_kernel), grid, 256, 0, data + row * row_bytes,
-                         (char *)to + row * y_row, row_bytes, y_row, (int)k, type == TN_BF16));
+        dim3 grid(blocks_for(all.columns / 4, 256), (unsigned)std::min<int64_t>(rows - row, MOST_ROWS));
+        TN_TRY(add_early(convert, KERNEL(narrow_tiles_kernel), grid, 256, 0, data + row * row_bytes, row_bytes,
+                         (int)k, all));
+        all.to += MOST_ROWS * all.row_bytes;
     }
     return TN_OK;
 }
@@ -118,11 +113,11 @@ static column_range faster_columns(const device_description &d, int type) {
     if (d.major < 9) return plain ? column_range{1, 0} : column_range{9, 64};
     if (plain) return {4, 16};
     switch (type) {
-    case TN_Q4_K:
+    case TN_Q4_K: return {2, 512};
     case TN_Q4_0:
     case TN_Q8_0: return {4, 512};
-    case TN_Q5_K:
-    case TN_Q6_K: return {4, 384};
+    case TN_Q5_K: return {4, 384};
+    case TN_Q6_K: return {2, 384};
     case TN_IQ4_NL:
     case TN_IQ4_XS:
     case TN_MXFP4: return {2, 256};
@@ -146,7 +141,7 @@ size_t tiles_scratch(const device_description &d, const tn_tensor *t) {
         for (bool aligned : {false, true})
             partials =
                 std::max(partials, tile_shape_of(d, kind, aligned, x->ne[1], x->ne[0], y->ne[1]).partial_bytes());
-    return round_up_256((size_t)(tile_column_bytes(x->ne[0]) * y->ne[1])) + TILE_MAX_MATRICES * partials;
+    return round_up_256((size_t)(tile_column_bytes(x->ne[0]) * y->ne[1])) + FEW_BEHIND + TILE_MAX_MATRICES * partials;
 }
 
 bool tiles_can_share(const tn_tensor *a, const tn_tensor *b) {
@@ -168,24 +163,34 @@ tile_matrix tile_matrix_of(const tn_tensor *t) {
     return m;
 }
 
+tn_status compile_tile_columns(const compilation &c, const tn_tensor *t, const char *yd, narrow_order order,
+                               char **columns) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    const int type = x->type == TN_BF16 ? TN_BF16 : TN_F16;
+    converted_activations &last = *c.converted;
+    if (last.data != yd || last.type != type || last.y != y || last.ids || last.order != order) {
+        TN_TRY(compile_narrow_tiles(c, y, yd, (int64_t)y->nb[1], x->ne[0], (int)y->ne[1], type, order, c.scratch));
+        last = {yd, type, y};
+        last.order = order;
+        last.at = c.scratch;
+    }
+    *columns = last.at;
+    return TN_OK;
+}
 tn_status compile_tile_group(const compilation &c, const tn_tensor *t, const char *yd, const tile_matrix *all,
                              int n) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    const int type = x->type == TN_BF16 ? TN_BF16 : TN_F16, kind = kind_of(x);
+    const int kind = kind_of(x);
+    char *columns;
     tile_job j = {};
     j.n = n;
     j.k = (int)x->ne[0];
     j.columns = (int)y->ne[1];
-    j.y = c.scratch;
     j.y_row = tile_column_bytes(j.k);
     j.tickets = c.tickets;
     j.partials = (float *)(c.scratch + round_up_256((size_t)(j.y_row * j.columns)));
-    converted_activations &last = *c.converted;
-    if (last.data != yd || last.type != type || last.y != y || last.ids || !last.tiled) {
-        TN_TRY(compile_narrow_tiles(c, y, yd, (int64_t)y->nb[1], j.k, j.columns, type, c.scratch));
-        last = {yd, type, y};
-        last.tiled = true;
-    }
+    TN_TRY(compile_tile_columns(c, t, yd, TILE_ORDER, &columns));
+    j.y = columns;
     // Where all matrices together have few blocks, so has each alone: scratch is enough for its parts.
     int64_t rows = 0;
     for (int i = 0; i < n; i++) rows += (all[i].rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;

@@ -42,7 +42,7 @@ struct tile_matrix {
 struct tile_job {
     tile_matrix m[TILE_MAX_MATRICES];
     int n, k, columns;
-    const char *y; // [columns][y_row bytes]: f16 or bf16 in the order of narrow_tiles_kernel
+    const char *y; // [columns][y_row bytes]: f16 or bf16 in TILE_ORDER (exact/narrow.cuh)
     int64_t y_row;
     tile_experts experts;
     float *partials;   // where parts > 1: [block][TILE_ROWS × columns of a tile]
@@ -70,9 +70,9 @@ tile_choice tile_kernel_any(int kind, int width);
 static inline int64_t tile_column_bytes(int64_t k) { return (k + 63) / 64 * 128; }
 // Segments of a row, by shape alone.
 int tile_segments(int64_t rows, int64_t k);
-// Rows of f32 to f16 or bf16 in that order; f16 saturates instead of overflowing.
+// Rows of f32 to f16 or bf16 in that order or the one for few columns; f16 saturates instead of overflowing.
 tn_status compile_narrow_tiles(const compilation &c, const tn_tensor *y, const char *data, int64_t row_bytes,
-                               int64_t k, int64_t rows, int type, void *to);
+                               int64_t k, int64_t rows, int type, narrow_order order, void *to);
 
 // Whether a matmul without experts runs here: the kernels can, and they are faster than others, or it is repeatable.
 bool tiles_support(const device_description &device, const tn_tensor *t);
@@ -83,6 +83,10 @@ tn_status compile_tiles(const compilation &c, const tn_tensor *t);
 // Several matmuls of the same columns in one launch, where their weights can share a kernel. `yd`: the columns of t.
 bool tiles_can_share(const tn_tensor *a, const tn_tensor *b);
 tile_matrix tile_matrix_of(const tn_tensor *t);
+// The columns `yd` of t in that order: where an earlier launch left them, or in scratch, converted by a launch of its
+// own.
+tn_status compile_tile_columns(const compilation &c, const tn_tensor *t, const char *yd, narrow_order order,
+                               char **columns);
 tn_status compile_tile_group(const compilation &c, const tn_tensor *t, const char *yd, const tile_matrix *all, int n);
 
 #endif

@@ -92,21 +92,24 @@ struct tile_q4_K : padded_rows<160> {
         *real = 16; // rows are whole blocks
         return row + (uint32_t)(144 * tile + 16 * c);
     }
+    // Row h of the fragments: 64 elements. `s`: scale, negative minimum of the first 32 of them and of the others,
+    // twice each.
+    __device__ static void convert(const uint4 &s, uint2 q, int h, uint32_t (&a)[4][4]) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t w = (e < 2 ? q.x : q.y) >> (e % 2 * 8), low = masked(w, 0x000f000fu),
+                           high = masked(w, 0x00f000f0u);
+            a[e / 2][h + e % 2 * 2] = pair_fma(pair_add(low, MINUS_1024), s.x, s.y);
+            a[2 + e / 2][h + e % 2 * 2] = pair_fma(pair_fma(high, SIXTEENTH, MINUS_64), s.z, s.w);
+        }
+    }
     __device__ static void fragments(const thread_rows &r, int within, uint32_t (&a)[4][4]) {
         const int j = within / 64;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const scales_of_two s(*(const uint4 *)r.shared[h], j);
-            const uint2 q = *(const uint2 *)(r.shared[h] + 16 + 32 * j + 8 * r.t);
-            const uint32_t low_scale = low_twice(s.scale), high_scale = high_twice(s.scale),
-                           low_least = low_twice(s.least), high_least = high_twice(s.least);
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const uint32_t w = (e < 2 ? q.x : q.y) >> (e % 2 * 8), low = masked(w, 0x000f000fu),
-                               high = masked(w, 0x00f000f0u);
-                a[e / 2][h + e % 2 * 2] = pair_fma(pair_add(low, MINUS_1024), low_scale, low_least);
-                a[2 + e / 2][h + e % 2 * 2] = pair_fma(pair_fma(high, SIXTEENTH, MINUS_64), high_scale, high_least);
-            }
+            convert(make_uint4(low_twice(s.scale), low_twice(s.least), high_twice(s.scale), high_twice(s.least)),
+                    *(const uint2 *)(r.shared[h] + 16 + 32 * j + 8 * r.t), h, a);
         }
     }
 };
@@ -167,26 +170,32 @@ struct tile_q6_K : padded_rows<160> {
         return row + (uint32_t)(piece * (Q6_K_PIECE / 256 * 210) + from * n + block_bytes * within +
                                 half_bytes * half + 16 * chunk);
     }
+    // Row h of the fragments: 64 elements, those from 64 u of a half block on. `scales`: of this thread, for the
+    // first and the second 32 of them.
+    __device__ static void convert(const uint2 (&low_bits)[2], uint2 high_bits, float d, const int8_t (&scales)[2],
+                                   int u, int h, uint32_t (&a)[4][4]) {
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            const uint32_t scale = half_twice(d * (float)scales[p]);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const uint32_t low = (e ? low_bits[p].y : low_bits[p].x) >> (4 * u) & 0x0f0f0f0fu,
+                               high = ((e ? high_bits.y : high_bits.x) >> (4 * u) >> (2 * p) << 4) & 0x30303030u;
+                a[2 * p + e][h] = pair_mul(pair_add(even_bytes(low | high), MINUS_1056), scale);
+                a[2 * p + e][h + 2] = pair_mul(pair_add(odd_bytes(low | high), MINUS_1056), scale);
+            }
+        }
+    }
     __device__ static void fragments(const thread_rows &r, int within, uint32_t (&a)[4][4]) {
-        const int first = within / 32, half = r.at % 256 / 128;
+        const int u = within / 64, half = r.at % 256 / 128;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const char *row = r.shared[h];
-            const float d = half_bits(*(const uint16_t *)(row + 112 + r.at / 256 % (Q6_K_PIECE / 256) * 2));
-            const uint2 bits = *(const uint2 *)(row + 64 + 8 * r.t);
-#pragma unroll
-            for (int p = 0; p < 2; p++) {
-                const uint2 q = *(const uint2 *)(row + 32 * p + 8 * r.t);
-                const uint32_t scale =
-                    half_twice(d * (float)*(const int8_t *)(row + 96 + 8 * half + 2 * (first + p) + r.t / 2));
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const uint32_t low = (e ? q.y : q.x) >> (2 * first) & 0x0f0f0f0fu,
-                                   high = ((e ? bits.y : bits.x) >> (2 * first) >> (2 * p) << 4) & 0x30303030u;
-                    a[2 * p + e][h] = pair_mul(pair_add(even_bytes(low | high), MINUS_1056), scale);
-                    a[2 * p + e][h + 2] = pair_mul(pair_add(odd_bytes(low | high), MINUS_1056), scale);
-                }
-            }
+            const int8_t *scales = (const int8_t *)(row + 96 + 8 * half + 4 * u + r.t / 2);
+            convert({*(const uint2 *)(row + 8 * r.t), *(const uint2 *)(row + 32 + 8 * r.t)},
+                    *(const uint2 *)(row + 64 + 8 * r.t),
+                    half_bits(*(const uint16_t *)(row + 112 + r.at / 256 % (Q6_K_PIECE / 256) * 2)),
+                    {scales[0], scales[2]}, u, h, a);
         }
     }
 };
