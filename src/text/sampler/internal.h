@@ -47,10 +47,11 @@ static inline size_t tn__keys_room(size_t n, size_t count) {
 /* ---- Random numbers ---- */
 
 typedef struct tn__random {
-    uint64_t s[4];
+    uint32_t state[624];
+    uint32_t next; /* word of the state; past the end, the state must be advanced */
 } tn__random;
 void tn__random_seed(tn__random *random, uint64_t seed);
-double tn__random_unit(tn__random *random); /* [0, 1), 53 bits */
+double tn__random_unit(tn__random *random); /* of [0, 1) */
 uint64_t tn__random_system_seed(void);
 
 /* Temperatures below this are greedy. Logits divided by it stay finite. */

@@ -1,11 +1,10 @@
-/* Selecting and sorting candidate keys, and the random numbers of draws. */
+/* Selecting and sorting candidate keys. */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "text/sampler/internal.h"
 
 #include <math.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* ---- Selection ---- */
 
@@ -165,34 +164,4 @@ size_t tn__keys_from_row(tn__key *room, const float *row, const float *block_max
     for (size_t i = 0; i < n_maxima; i++) least = TN__MIN(least, tn__key_value(room[i]));
     const size_t kept = collect_keys(room, row, block_max, n, count, least);
     return kept < count && least > -INFINITY ? collect_keys(room, row, block_max, n, count, -INFINITY) : kept;
-}
-
-/* ---- Random numbers ---- */
-
-static uint64_t rotate_left(uint64_t x, int by) { return x << by | x >> (64 - by); }
-
-void tn__random_seed(tn__random *random, uint64_t seed) {
-    for (int i = 0; i < 4; i++) { /* splitmix64 */
-        uint64_t z = seed += 0x9e3779b97f4a7c15u;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        random->s[i] = z ^ z >> 31;
-    }
-}
-
-double tn__random_unit(tn__random *random) { /* xoshiro256** */
-    uint64_t *s = random->s, result = rotate_left(s[1] * 5, 7) * 9, t = s[1] << 17;
-    s[2] ^= s[0];
-    s[3] ^= s[1];
-    s[1] ^= s[2];
-    s[0] ^= s[3];
-    s[2] ^= t;
-    s[3] = rotate_left(s[3], 45);
-    return (double)(result >> 11) * 0x1p-53;
-}
-
-uint64_t tn__random_system_seed(void) {
-    uint64_t seed;
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) seed = tn__mix64(tn_time_ns());
-    return seed >> 11; /* 53 bits: every JSON parser keeps them exactly, and TN_SEED_RANDOM is out of reach */
 }
