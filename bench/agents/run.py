@@ -23,7 +23,7 @@ import conversations
 
 def start_server(args):
     command = [os.path.join(args.build, "bin", "tenon"), "serve", args.model, "--port", "0", "-t", str(args.threads), "-np",
-               str(args.clients), "-c", str(args.cells), "--cache-prefixes", str(args.prefixes), "--metrics", "--queue", "1024"]
+               str(args.clients), "-c", str(args.cells), "--kv-unified", "--cache-prefixes", str(args.prefixes), "--metrics", "--queue", "1024"]
     if getattr(args, "checkpoints", None):
         command += ["--checkpoints", str(args.checkpoints)]
     if args.ram:

@@ -24,6 +24,7 @@ check "a longer context than trained" 0 'longer than the 512' "$tenon" run -c 10
 check "a GPU that is not there" 1 'main-gpu 7' "$tenon" run -sm none -mg 7
 check "an unknown division" 2 'none layer row tensor' "$tenon" run -sm column
 
+check "a chat template without an expression" 0 'the chat template has no expression' "$tenon" chat -m "$here/../../models/tales.gguf" --chat-template "Once upon a time" -n 1 "Hi"
 check "a chat template of an unknown name" 2 'takes Jinja or one of:.* chatml .*; not "nonsense"' "$tenon" chat -m "$here/../../models/tales.gguf" --chat-template nonsense "Hi"
 check "a file as a chat template" 2 'chat-template-file reads a template from /etc/passwd' "$tenon" serve --port 0 --chat-template /etc/passwd
 check "a model to serve that is not there" 1 'To download it from Hugging Face: -hf owner/repo$' timeout 10 "$tenon" serve --port 0 owner/repo

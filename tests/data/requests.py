@@ -111,6 +111,8 @@ NATIVE = [
     post('/completion', with_(STORY, samplers='top_k')),
     post('/completion', with_(STORY, samplers=[1])),
     post('/completion', with_(STORY, mirostat=2, seed=3, top_k=1)),
+    post('/completion', with_(STORY, adaptive_target=0.5)),
+    post('/completion', with_(STORY, adaptive_target='x')),
     post('/completion', with_(STORY, repeat_last_n=-1, dry_penalty_last_n=-1, top_k=-1, top_n_sigma=-1)),
     post('/completion', with_(STORY, n_probs=2, n_predict=3)),
     post('/completion', with_(STORY, n_probs=2, post_sampling_probs=True, n_predict=3)),

@@ -40,28 +40,48 @@ def median(values):
     return sorted(values)[len(values) // 2]
 
 
-def judge(what, times):
-    """A small completion takes at most three times as long as in calm; 30 ms more as threads share few processors."""
-    print(f"{what}: median {1000 * median(times):.0f} ms, longest {1000 * max(times):.0f} ms", file=sys.stderr)
-    check(what, median(times) < 3 * calm + 0.03, f"a small completion took {1000 * median(times):.0f} ms, {1000 * calm:.0f} ms in calm")
+def calm_times(n=20):
+    return [small() for _ in range(n)]
+
+
+def judge(what, measure):
+    """A small completion takes at most three times as long as in calm, by the medians. Calm is measured right before and after, as other programs
+    share the processors, and what is beyond the bar is measured again: such a program may slow down one round, a server that
+    is stopped slows down all. measure() returns times under the attack."""
+    for _ in range(3):
+        calm = calm_times()
+        times = measure()
+        calm = median(calm + calm_times())
+        ratio = median(times) / calm
+        print(f"{what}: {len(times)} times, median {1000 * median(times):.1f} ms, longest {1000 * max(times):.0f} ms; "
+              f"{ratio:.2f} of {1000 * calm:.1f} ms in calm", file=sys.stderr)
+        if ratio <= 3:
+            return
+    check(what, False, f"a small completion took {1000 * median(times):.1f} ms, {1000 * calm:.1f} ms in calm")
 
 
 def while_busy(what, path, body):
-    """Small completions while a large request is under way; its answer."""
-    result, times = [], []
+    """Small completions while a large request is under way, repeatedly if it is short; the request's last answer."""
+    result = []
     body = json.dumps({**body, **model}).encode()  # before the clock runs: it keeps this program's other thread waiting
-    thread = threading.Thread(target=lambda: result.append(call(path, body)))
-    thread.start()
-    time.sleep(0.02)
-    while thread.is_alive() or len(times) < 5:
-        times.append(small())
-    thread.join()
-    judge(what, times)
-    return result[0]
+
+    def measure():
+        times = []
+        while len(times) < 15:
+            thread = threading.Thread(target=lambda: result.append(call(path, body)))
+            thread.start()
+            time.sleep(0.001)
+            times.append(small())
+            while thread.is_alive():
+                times.append(small())
+            thread.join()
+        return times
+
+    judge(what, measure)
+    return result[-1]
 
 
-calm = median([small() for _ in range(30)])
-print(f"calm: median {1000 * calm:.0f} ms", file=sys.stderr)
+calm_times(50)  # the first ones find nothing cached
 wide = {"type": "object", "properties": {f"property{i}": {"type": "string"} for i in range(5000)}}
 status, text = while_busy("a wide schema", "/v1/completions", {"prompt": "Once", "max_tokens": 4, "n": 64, "json_schema": wide})
 check("a wide schema is refused", status == 400 and b"schema" in text, text[:200])
@@ -107,9 +127,11 @@ COSTLY = {
 }
 for what, fields in COSTLY.items():
     begin = time.time()
-    status, text = while_busy(what, "/completion", {"prompt": "Once", "n_predict": 16, **fields})
+    status, text = call("/completion", {"prompt": "Once", "n_predict": 16, **fields})
+    took = time.time() - begin
     check(what, status in (200, 400), f"{status} {text[:200]}")
-    check(what + " takes long", time.time() - begin < 2 + 10 * calm, f"{time.time() - begin:.1f} s")
+    check(what + " takes long", took < 2, f"{took:.1f} s")
+    while_busy(what, "/completion", {"prompt": "Once", "n_predict": 16, **fields})
 
 # What other web sites could make a browser send.
 status, _ = call("/completion", b'{"prompt":"Once","n_predict":1}', **{"Content-Type": "text/plain"})
@@ -122,29 +144,44 @@ status, _ = call("/props", None, Host="evil.example")
 check("another name of this machine", status == 403, status)
 
 # Waiting requests of one client take no turns from others.
-many = threading.Thread(target=lambda: call("/v1/completions", {"prompt": "Once", "max_tokens": 200, "n": 64, "ignore_eos": True}))
-many.start()
-time.sleep(0.3)
-judge("n = 64", [small() for _ in range(10)])
-many.join()
+def beside_many():
+    many = threading.Thread(target=lambda: call("/v1/completions", {"prompt": "Once", "max_tokens": 200, "n": 64, "ignore_eos": True}))
+    many.start()
+    time.sleep(0.3)
+    times = []
+    while many.is_alive():
+        times.append(small())
+    many.join()
+    return times or [small()]
+
+
+judge("n = 64", beside_many)
 
 # Clients that stop reading hold no slots.
-stalled = []
-request = json.dumps({"prompt": "Once", "n_predict": 1900, "ignore_eos": True, "stream": True, "n_probs": 20}).encode()
-for _ in range(4):
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.connect((host, int(port)))
-    connection.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(request) + request)
-    stalled.append(connection)
-time.sleep(3)
-begin = time.time()
-small()
-waited = time.time() - begin
-print(f"four that stop reading: {1000 * waited:.0f} ms until a slot is free", file=sys.stderr)
-check("clients that stop reading hold all slots", waited < 15, f"{waited:.1f} s")
-judge("four that stop reading", [small() for _ in range(10)])
-for connection in stalled:
-    connection.close()
+STREAM = json.dumps({"prompt": "Once", "n_predict": 1900, "ignore_eos": True, "stream": True, "n_probs": 20}).encode()
+
+
+def beside_stalled():
+    stalled = []
+    for _ in range(4):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(STREAM) + STREAM)
+        stalled.append(connection)
+    time.sleep(3)
+    begin = time.time()
+    small()
+    waited = time.time() - begin
+    print(f"four that stop reading: {1000 * waited:.0f} ms until a slot is free", file=sys.stderr)
+    check("clients that stop reading hold all slots", waited < 15, f"{waited:.1f} s")
+    times = calm_times()
+    for connection in stalled:
+        connection.close()
+    time.sleep(0.5)
+    return times
+
+
+judge("four that stop reading", beside_stalled)
 print("\n".join(failures))
 sys.exit(bool(failures))

@@ -23,7 +23,7 @@ failures, messages = [], {}
 SAMPLING = {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "typical_p": 0.9, "top_n_sigma": 1.5, "xtc_probability": 0.1, "xtc_threshold": 0.1,
             "dynatemp_range": 0.1, "dynatemp_exponent": 1.0, "repeat_penalty": 1.1, "repetition_penalty": 1.1, "repeat_last_n": 8,
             "presence_penalty": 0.1, "frequency_penalty": 0.1, "dry_multiplier": 0.1, "dry_base": 1.5, "dry_allowed_length": 2,
-            "dry_penalty_last_n": 8, "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "min_keep": 1, "samplers": ["top_k", "temperature"],
+            "dry_penalty_last_n": 8, "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "min_keep": 1, "samplers": ["top_k", "temperature"],
             "logit_bias": {"5": 1.0, " the": -1}, "seed": 1, "stop": ["zz", "yy"], "ignore_eos": False, "cache_prompt": True, "id_slot": 0,
             "n_keep": 1, "timings_per_token": False, "return_progress": False, "lora": [], "speculative.n_max": 0, "speculative.n_min": 0,
             "speculative.p_min": 0.5, "verbose": False}

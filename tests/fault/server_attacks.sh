@@ -6,20 +6,20 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 model=$golden/server/stories260K.gguf
 [ -r "$model" ] || skip "no model (set TENON_GOLDEN to the golden data)"
 command -v python3 > /dev/null || skip "python3 is not installed"
-serve "$model" -c 2048 -np 4
+serve "$model" -c 2048 -np 4 -kvu
 timeout 300 python3 "$here/data/server_attacks.py" "$url" > "$work/out" 2> "$work/times" || failed "$(cat "$work/out" "$work/times")"
 cat "$work/times"
 stop_server
 mkdir "$work/models" && cp "$model" "$work/models/"
-serve --models-dir "$work/models" -c 2048 -np 4
+serve --models-dir "$work/models" -c 2048 -np 4 -kvu
 timeout 300 python3 "$here/data/server_attacks.py" "$url" "$(basename "$model" .gguf)" > "$work/out" 2> "$work/times" || failed "several models: $(cat "$work/out" "$work/times")"
 stop_server
-serve "$model" -c 256 -np 2 --api-key k --timeout 2 --max-bodies 64M --max-connections 300
+serve "$model" -c 256 -np 2 -kvu --api-key k --timeout 2 --max-bodies 64M --max-connections 300
 timeout 200 python3 "$here/data/server_floods.py" "$port" "$(pgrep -P "$server")" > "$work/out" 2>&1 || failed "$(cat "$work/out")"
 stop_server
 # A model file that is cut short while it is mapped: every client gets an error, and the server ends with one.
 cp "$golden/models/stories15M-f16.gguf" "$work/cut.gguf"
-serve "$work/cut.gguf" --no-pack --mmap -np 2 -c 512 --context-shift
+serve "$work/cut.gguf" --no-pack --mmap -np 2 -c 512 -kvu --context-shift
 for i in 1 2 3; do
     curl -sN -m 30 "$url/completion" -d '{"prompt":"Once","n_predict":100000,"ignore_eos":true,"stream":true}' > "$work/stream.$i" &
 done

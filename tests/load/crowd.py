@@ -118,7 +118,7 @@ def main():
     parser.add_argument("options", nargs="*")
     args = parser.parse_args()
     with tempfile.TemporaryFile("w+") as log:
-        server = subprocess.Popen([args.tenon, "serve", args.model, "--port", "0", "-np", "16", "-c", "8192", "--queue", "512", *args.options], stderr=log)
+        server = subprocess.Popen([args.tenon, "serve", args.model, "--port", "0", "-np", "16", "-c", "8192", "-kvu", "--queue", "512", *args.options], stderr=log)
         port = None
         for _ in range(200):
             time.sleep(0.1)

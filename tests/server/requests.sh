@@ -18,7 +18,7 @@ run() { # set, options of the server…
     mkdir -p "$work/slots"
     for way in ${RECORD:+--record} --whole --bytes; do
         rm -f "$work/slots"/*
-        serve "$here/../models/tales.gguf" -b 32 -c 256 -np 2 --seed 1 --cache-type f16 "$@"
+        serve "$here/../models/tales.gguf" -b 32 -c 256 -np 2 -kvu --seed 1 --cache-type f16 "$@"
         [ -n "$port" ] || { failed "the server does not start: $(tail -n 3 "$work/log")"; return; }
         timeout 120 python3 "$here/data/requests.py" "$url" "$set" "$expected" $way || failed "$set $way"
         stop_server || failed "$set: exit code after stopping"

@@ -239,7 +239,7 @@ code=$?
 [ $code = 0 ] || { cp "$work/log" "$work/out"; failed "exit code $code after stopping"; }
 
 # A full queue rejects clients. In a small context, jobs evict each other and still finish.
-start -np 2 --queue 1 -c 256
+start -np 2 --queue 1 -c 256 -kvu
 key=()
 for i in 1 2 3; do
     curl -sN -m 20 "$url/completion" -d '{"prompt":"Once","n_predict":200,"ignore_eos":true,"temperature":0,"stream":true}' > "$work/long.$i" &

@@ -9,7 +9,7 @@ model=$here/../models/tales.gguf
 command -v python3 > /dev/null || skip "python3 is not installed"
 for i in 1 2; do python3 "$here/data/make_adapter.py" "$model" "$work/$i.gguf" "$i" || failed "make_adapter"; done
 python3 "$here/data/make_adapter.py" "$model" "$work/vector.gguf" 3 directions
-serve "$model" -np 3 -c 768 --metrics --repeatable --embedding --lora "$work/1.gguf" --lora-scaled "$work/2.gguf:0.5" --lora-init-without-apply
+serve "$model" -np 3 -c 768 -kvu --metrics --repeatable --embedding --lora "$work/1.gguf" --lora-scaled "$work/2.gguf:0.5" --lora-init-without-apply
 timeout 200 python3 "$here/data/server_adapters.py" "$url" > "$work/out" 2>&1 || { failed "adapters"; tail -n 20 "$work/out"; }
 stop_server || failed "the server ends with $?"
 serve "$model" -np 1 -c 256 --lora "$work/1.gguf" --control-vector-scaled "$work/vector.gguf:2" --control-vector-layer-range 2 5

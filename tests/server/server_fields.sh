@@ -12,7 +12,7 @@ post() { # description, status, pattern, path, body
 }
 absent() { ! grep -qE -- "$2" "$work/out" || failed "$1: $(head -c 900 "$work/out")"; } # description, pattern
 
-serve "$model" -b 64 -c 512 -np 2
+serve "$model" -b 64 -c 512 -np 2 -kvu
 story='"prompt":"Once upon a time","temperature":0,"n_predict":4'
 post "response_fields" 200 '^\{"content":"[^"]+","generation_settings/n_predict":4,"prompt":"<\|story\|>Once upon a time"\}$' /completion "{$story,\"response_fields\":[\"content\",\"generation_settings/n_predict\",\"prompt\"]}"
 post "no tokens wanted" 200 '"tokens":\[\]' /completion "{$story,\"return_tokens\":false}"

@@ -25,14 +25,14 @@ with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
 print(json.dumps([a[0] for a in answers]))
 print(sum(a[1].get("draft_n", 0) for a in answers), sum(a[1].get("draft_n_accepted", 0) for a in answers), file=sys.stderr)
 PY
-serve "$models/tales.gguf" --repeatable -np 4 -c 512
+serve "$models/tales.gguf" --repeatable -np 4 -c 512 -kvu
 python3 "$work/ask.py" "$url" > "$work/plain" 2> "$work/plain.n" || failed "plain requests"
 stop_server
 [ "$(cat "$work/plain.n")" = "0 0" ] || failed "guesses without --spec-type: $(cat "$work/plain.n")"
 for kind in "--spec-type ngram --draft-fixed" "-md $models/tales-draft.gguf --draft-fixed" "-md $models/tales-draft.gguf" \
     "-md $models/tales-draft.gguf --draft-branches 3 --draft-fixed" "-md $models/tales-mtp.gguf --spec-type mtp --draft-branches 2 --draft-fixed" \
     "-md $models/tales-eagle3.gguf --draft-fixed" "-md $models/tales-eagle3.gguf --draft-branches 3"; do
-    serve "$models/tales.gguf" --repeatable -np 4 -c 512 --metrics $kind
+    serve "$models/tales.gguf" --repeatable -np 4 -c 512 -kvu --metrics $kind
     python3 "$work/ask.py" "$url" > "$work/guessed" 2> "$work/guessed.n" || failed "$kind: requests"
     cmp -s "$work/plain" "$work/guessed" || failed "$kind: other texts: $(diff "$work/plain" "$work/guessed" | cut -c1-600)"
     [ -z "${TENON_LONG:-}" ] || echo "$kind: guessed and right: $(cat "$work/guessed.n")"

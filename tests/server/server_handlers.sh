@@ -11,7 +11,7 @@ nm -D "$tenon" 2> /dev/null | grep -q __asan && skip "the sanitizer has an alloc
 head -c 16 /dev/zero > "$work/control"
 cp "$here/../models/tales.gguf" "$work/tales.gguf"
 export LD_PRELOAD=$(realpath "$preload") FAULT_CONTROL=$work/control
-serve "$work/tales.gguf" -b 64 -c 256 -np 2 --embeddings --slots
+serve "$work/tales.gguf" -b 64 -c 256 -np 2 -kvu --embeddings --slots
 unset LD_PRELOAD FAULT_CONTROL
 [ -n "$port" ] || failed "the server does not start: $(tail -n 3 "$work/log")"
 [ -z "$port" ] || timeout 250 python3 "$here/data/server_handlers.py" "$url" "$work/control" "$here/data/server_handlers.tsv" \

@@ -16,22 +16,22 @@ serve "$model"
 grep -q "4 slots share a context of [0-9]* (as trained; -c sets another)" "$work/log" || failed "the chosen context: $(cat "$work/log")"
 stop_server
 
-serve "$model" -np 4 -c 2048 --repeatable
+serve "$model" -np 4 -c 2048 -kvu --repeatable
 drive record
 stop_server
-serve "$model" -np 6 -c 300 --admit-tokens 8 --repeatable --metrics
+serve "$model" -np 6 -c 300 -kvu --admit-tokens 8 --repeatable --metrics
 drive squeeze
 stop_server
-serve "$model" -np 4 -c 900 --metrics
+serve "$model" -np 4 -c 900 -kvu --metrics
 drive admission
 stop_server
-serve "$model" -np 4 -c 512 -no-kvu --metrics
+serve "$model" -np 4 -c 512 --metrics
 drive shares
 stop_server
 serve "$model" -np 2 -c 512 --no-kv-unified --context-shift --metrics
 drive shift
 stop_server
-serve "$model" -np 3 -c 1024 --metrics
+serve "$model" -np 3 -c 1024 -kvu --metrics
 drive tree
 stop_server
 serve "$model" -np 1 -c 100000 -ctk q4_0

@@ -14,16 +14,16 @@ drive() { # part of the test
         { failed "$*"; tail -n 20 "$work/out"; }
     [ -z "${TENON_LONG:-}" ] || cat "$work/out"
 }
-serve "$model" -np "$crowd" -c 8192 --repeatable
+serve "$model" -np "$crowd" -c 8192 -kvu --repeatable
 drive record
 drive cached
 drive crowd
 stop_server
-serve "$model" -np "$crowd" -c 8192 --repeatable -b 48 -ub 11 -t 1
+serve "$model" -np "$crowd" -c 8192 -kvu --repeatable -b 48 -ub 11 -t 1
 drive crowd
 drive cold
 stop_server
-TENON_REPEATABLE=1 serve "$model" -np 3 -c 2048 -ub 64 --cache-prefixes 0
+TENON_REPEATABLE=1 serve "$model" -np 3 -c 2048 -kvu -ub 64 --cache-prefixes 0
 drive crowd
 stop_server
 finish

@@ -8,7 +8,7 @@ work=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill -KILL "$server" 2> /dev/null; rm -rf "$work"' EXIT
 "$build/bin/tenon" synth "$work/model.gguf" --shape "${SOAK_SHAPE:-layers=6,width=1024,heads=16,kv=4,head=64,ffn=3072,vocab=2000,ctx=512}" --type q8_0 > /dev/null || exit 1
-"$build/bin/tenon" serve "$work/model.gguf" --port 0 -c 2048 -np 4 --queue 32 --metrics --timeout 10 -n 64 -t 2 2> "$work/log" > /dev/null &
+"$build/bin/tenon" serve "$work/model.gguf" --port 0 -c 2048 -np 4 -kvu --queue 32 --metrics --timeout 10 -n 64 -t 2 2> "$work/log" > /dev/null &
 server=$!
 for _ in $(seq 100); do
     port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/log")

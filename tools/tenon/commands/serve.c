@@ -172,7 +172,9 @@ static int configure_server(struct server *server, const struct args *args) {
     server->n_slots = (int)args_int(args, "parallel");
     server->queue_limit = (int)args_int(args, "queue");
     server->admit_tokens = (int32_t)args_int(args, "admit-tokens");
-    server->unified = args_flag(args, "kv-unified");
+    /* Who sets both the context and the number of slots has sized a slot's share. */
+    server->unified = args_given(args, "kv-unified") ? args_flag(args, "kv-unified")
+                                                     : !(args_given(args, "ctx") && args_given(args, "parallel"));
     server->keep = (int32_t)args_int(args, "keep");
     server->timeout = args_real(args, "timeout");
     server->show_metrics = args_flag(args, "metrics");
@@ -421,7 +423,7 @@ static const struct option options[] = {
      .max = 1024,
      .fallback = "4",
      .words = "-1=4",
-     .help = "number of slots: requests processed at the same time, which share the context (--ctx)",
+     .help = "number of slots: requests processed at the same time, which share the context (--ctx, --kv-unified)",
      .env = "LLAMA_ARG_N_PARALLEL"},
     {.name = "queue",
      .value = "N",
@@ -441,8 +443,9 @@ static const struct option options[] = {
     {.name = "kv-unified",
      .letter = "kvu",
      .kind = OPTION_FLAG,
-     .fallback = "on",
-     .help = "a request may use the whole context; with --no-kv-unified its slot's share of it",
+     .fallback = "off",
+     .help = "a request may use the whole context; with --no-kv-unified its slot's share of it, as without "
+             "either when both --ctx and --parallel are given",
      .env = "LLAMA_ARG_KV_UNIFIED"},
     OPTIONS_CONTEXT_SHIFT(NULL, "0"),
     {.name = "predict",

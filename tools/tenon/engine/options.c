@@ -262,7 +262,7 @@ static const struct option template_table[] = {
 };
 const struct option_group template_options = {"Chat template", template_table};
 
-/* A text without a brace is a name: as a template it would say the same whatever the messages are. */
+/* A word without a brace is a name: as a template it would say the same whatever the messages are. */
 static int fail_template_name(const struct args *args, const char *name) {
     if (access(name, F_OK) == 0) return fail_usage(args, "--chat-template-file reads a template from %s", name);
     char names[1024] = "";
@@ -273,7 +273,10 @@ static int fail_template_name(const struct args *args, const char *name) {
 
 int read_chat_template(const struct args *args, char **text) {
     const char *name = args_text(args, "chat-template"), *source = name ? tn_chat_template_by_name(name) : NULL;
-    if (name && *name && !source && !strchr(name, '{')) return fail_template_name(args, name);
+    if (name && *name && !source && !strchr(name, '{')) {
+        if (!strpbrk(name, " \n")) return fail_template_name(args, name);
+        warn("the chat template has no expression: every prompt is its text, whatever the messages are");
+    }
     if (!source || args_text(args, "chat-template-file"))
         return read_text_option(args, "chat-template", "chat-template-file", text);
     *text = strdup(source);

@@ -297,6 +297,7 @@ static bool make_sampler(struct served *served, struct job *job, json_t *body, s
     job->ignore_end = served->server->ignore_end;
     int64_t seed = -1, top_k = p.top_k, window = p.penalty_window, mirostat = p.mirostat, min_keep = 0;
     int64_t dry_length = p.dry_allowed_length, dry_window = p.dry_window;
+    double adaptive_target = -1;
     struct bias_list biases = {.count = 0};
     for (size_t i = 0; i < sizeof real_fields / sizeof *real_fields; i++) {
         const struct real_field *f = &real_fields[i];
@@ -313,9 +314,12 @@ static bool make_sampler(struct served *served, struct job *job, json_t *body, s
         !field_int(body, "min_keep", 0, 1 << 20, &min_keep, problem) ||
         !field_int(body, "dry_allowed_length", 0, 1 << 20, &dry_length, problem) ||
         !field_int(body, "dry_penalty_last_n", -1, 1 << 20, &dry_window, problem) ||
+        !field_real(body, "adaptive_target", -1, 1, &adaptive_target, problem) ||
         !field_bool(body, "ignore_eos", &job->ignore_end, problem) || !read_sampler_chain(body, &p, problem) ||
         !read_biases(served, body, &biases, problem))
         return false;
+    if (adaptive_target >= 0)
+        return problem_set(problem, 400, "adaptive_target: there is no adaptive-p sampler; mirostat is related");
     if (get_field(body, "seed")) p.seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
     /* Several completions of one request should differ, but reproducibly. */
     if (p.seed != TN_SEED_RANDOM) p.seed += job->index;
@@ -358,6 +362,9 @@ json_t *sampling_json(const tn_sampler_params *p, uint64_t seed, int32_t n_predi
         json_object_set_new(object, real_fields[i].name, json_real((double)*member));
     }
     json_object_del(object, "repetition_penalty"); /* an alias of repeat_penalty */
+    /* llama.cpp's adaptive-p sampler, which is off there below 0. */
+    json_object_set_new(object, "adaptive_target", json_real(-1));
+    json_object_set_new(object, "adaptive_decay", json_real(0.9));
     json_t *chain = json_array();
     for (size_t i = 0; i < p->n_chain; i++)
         json_array_append_new(chain, json_string(tn_sampler_kind_name(p->chain[i])));

@@ -201,7 +201,8 @@ static void limit_requests(struct served *served, int32_t n_ctx) {
     served->context_note[0] = '\0';
     if (!server->params.n_ctx && !server->params.n_budgets && !server->on_demand && served->session)
         describe_open_context(n_ctx, trained, served->context_note, sizeof served->context_note);
-    served->n_ctx = server->unified ? n_ctx : n_ctx / server->n_slots;
+    served->n_ctx =
+        server->unified || !served->session ? n_ctx : n_ctx / server->n_slots; /* encoders share no cells */
     if (served->n_ctx > trained && trained > 0) {
         if (args_given(server->args, "ctx"))
             warn("the context of %d tokens is longer than the %d that the model was trained with: a request uses at "
