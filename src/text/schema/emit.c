@@ -13,7 +13,6 @@ static tn_status check_unsupported(tn__schema *s, json_t *flat, const tn__schema
                                        "if",
                                        "then",
                                        "else",
-                                       "patternProperties",
                                        "propertyNames",
                                        "dependentSchemas",
                                        "dependentRequired",
@@ -85,9 +84,10 @@ static size_t count_characters(const char *utf8) {
 /* Whether a value of "enum" satisfies the schema's other keywords. */
 static tn_status enum_value_matches(tn__schema *s, json_t *flat, json_t *value, unsigned types,
                                     const tn__schema_path *path, bool *fits) {
-    static const char *const untested[] = {"pattern",       "properties",    "required",    "additionalProperties",
-                                           "items",         "prefixItems",   "uniqueItems", "multipleOf",
-                                           "minProperties", "maxProperties", "minItems",    "maxItems"};
+    static const char *const untested[] = {
+        "pattern",     "properties",  "required",         "additionalProperties", "items",
+        "prefixItems", "uniqueItems", "multipleOf",       "minProperties",        "maxProperties",
+        "minItems",    "maxItems",    "patternProperties"};
     *fits = false;
     double number = json_number_value(value);
     unsigned type = json_is_null(value)      ? TN__TYPE_NULL
@@ -159,6 +159,20 @@ static tn_status emit_enum(tn__schema *s, json_t *flat, const tn__schema_path *p
 
 /* ---- Strings ---- */
 
+/* A string that matches a pattern; nothing is written if that fails. */
+static tn_status emit_pattern(const char *pattern, size_t min, size_t max, const tn__schema_path *path, tn__text *out,
+                              bool *empty) {
+    tn__schema_path below = tn__schema_below(path, "pattern");
+    const size_t before = out->length;
+    tn__text_puts(out, "\"\\\"\" (");
+    const tn_status status = tn__schema_emit_pattern(pattern, min, max, &below, out, empty);
+    tn__text_puts(out, ") \"\\\"\"");
+    if (status == TN_OK) return TN_OK;
+    tn__text_truncate(out, before);
+    *empty = false;
+    return status;
+}
+
 static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *pattern = json_object_get(flat, "pattern");
     size_t min, max;
@@ -172,19 +186,13 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
     bool sized = min > 0 || max != SIZE_MAX;
     if (pattern) {
         if (!json_is_string(pattern)) return tn__schema_fail(TN_E_SYNTAX, path, "\"pattern\" must be a string");
-        if (sized || known >= 0)
-            TN_TRY(tn__schema_unsupported(s, path, "\"pattern\" together with %s is not supported",
-                                          sized ? "minLength or maxLength" : "format"));
-        tn__schema_path below = tn__schema_below(path, "pattern");
-        const size_t before = out->length;
-        tn__text_puts(out, "\"\\\"\" (");
-        const tn_status status = tn__schema_emit_pattern(json_string_value(pattern), &below, out);
-        if (status != TN_E_UNSUPPORTED || !s->relaxed) {
-            tn__text_puts(out, ") \"\\\"\"");
-            return status;
-        }
-        tn__text_truncate(out, before);
+        if (known >= 0) TN_TRY(tn__schema_unsupported(s, path, "\"pattern\" together with format is not supported"));
+        tn_status status = emit_pattern(json_string_value(pattern), min, max, path, out, empty);
+        if (status != TN_E_UNSUPPORTED || !s->relaxed) return status;
         TN_TRY(tn__schema_unsupported(s, path, "%s", tn_error()));
+        /* Either the lengths are ignored or the pattern is. */
+        status = sized ? emit_pattern(json_string_value(pattern), 0, SIZE_MAX, path, out, empty) : status;
+        if (status != TN_E_UNSUPPORTED) return status;
     }
     if (known >= 0) {
         size_t length = formats[known].length;
@@ -250,8 +258,14 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
     size_t min, max, n = json_array_size(prefix);
     TN_TRY(tn__schema_count(flat, "minItems", path, 0, &min));
     TN_TRY(tn__schema_count(flat, "maxItems", path, SIZE_MAX, &max));
-    if (json_is_true(json_object_get(flat, "uniqueItems")) && max > 1)
-        TN_TRY(tn__schema_unsupported(s, path, "the keyword \"uniqueItems\" is not supported"));
+    if (json_is_true(json_object_get(flat, "uniqueItems")) && max > 1) {
+        tn__schema_path below = tn__schema_below(path, "items");
+        bool listed = false;
+        if (n == 0 && items) TN_TRY(tn__schema_emit_unique(s, items, min, max, &below, out, &listed, empty));
+        if (listed) return TN_OK;
+        TN_TRY(
+            tn__schema_unsupported(s, path, "\"uniqueItems\" is supported only for items of at most eight values"));
+    }
     /* Without "items" no items after the tuple are generated unless minItems requires them. */
     if (!items && n > 0 && min <= n) max = TN__MIN(max, n);
     if (min > TN__SCHEMA_REPEAT_MAX)
@@ -474,7 +488,54 @@ static tn_status collect_properties(tn__schema *s, json_t *flat, const tn__schem
     return TN_OK;
 }
 
+/* Members whose names match the only pattern of "patternProperties". Others that the schema allows are not generated.
+ */
+static tn_status emit_pattern_member(tn__schema *s, json_t *patterns, const tn__schema_path *path, uint32_t *rule) {
+    tn__schema_path below = tn__schema_below(path, "patternProperties");
+    void *first = json_object_iter(patterns);
+    const char *pattern = json_object_iter_key(first);
+    tn__text body = TN__SCHEMA_TEXT;
+    uint32_t value;
+    bool empty;
+    tn_status status = emit_pattern(pattern, 0, SIZE_MAX, &below, &body, &empty);
+    tn__schema_path at = tn__schema_below(&below, pattern);
+    if (status == TN_OK) status = tn__schema_rule(s, json_object_iter_value(first), &at, &value);
+    *rule = TN__RULE_EMPTY;
+    if (status == TN_OK && value != TN__RULE_EMPTY) {
+        tn__text_printf(&body, " \":\" ws r%u", value);
+        status = tn__schema_add_rule(s, &body, rule);
+    }
+    tn__text_free(&body);
+    return status;
+}
+
+/* Objects with "patternProperties": *done unless the keyword is ignored. */
+static tn_status emit_pattern_object(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out,
+                                     bool *empty, bool *done) {
+    json_t *patterns = json_object_get(flat, "patternProperties");
+    size_t min, max;
+    uint32_t member = TN__RULE_EMPTY;
+    TN_TRY(tn__schema_count(flat, "minProperties", path, 0, &min));
+    TN_TRY(tn__schema_count(flat, "maxProperties", path, SIZE_MAX, &max));
+    *done = false;
+    if (json_object_size(patterns) != 1 || json_object_size(json_object_get(flat, "properties")) ||
+        json_array_size(json_object_get(flat, "required")) || min > 1)
+        return tn__schema_unsupported(s, path,
+                                      "\"patternProperties\" is supported only with one pattern and without "
+                                      "properties, required and minProperties above 1");
+    const tn_status status = emit_pattern_member(s, patterns, path, &member);
+    if (status == TN_E_UNSUPPORTED && s->relaxed) return tn__schema_unsupported(s, path, "%s", tn_error());
+    TN_TRY(status);
+    *done = true;
+    if (max == 0) member = TN__RULE_EMPTY;
+    *empty = min > max || (min > 0 && member == TN__RULE_EMPTY);
+    return *empty ? TN_OK : emit_members(s, NULL, 0, member, max, min > 0, out);
+}
+
 static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
+    bool done = false;
+    if (json_object_get(flat, "patternProperties")) TN_TRY(emit_pattern_object(s, flat, path, out, empty, &done));
+    if (done) return TN_OK;
     json_t *properties = json_object_get(flat, "properties"), *rest = json_object_get(flat, "additionalProperties");
     size_t min, max, n = 0, n_required = 0;
     /* Where patternProperties is ignored, the names that it allows are still allowed. */

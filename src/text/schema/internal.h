@@ -87,7 +87,13 @@ tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *pa
 void tn__schema_add_formats(tn__schema *s);
 tn_status tn__schema_emit_number(tn__schema *s, json_t *flat, bool integer, const tn__schema_path *path,
                                  tn__text *out, bool *empty);
-tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__text *out);
+/* Writes the texts of min to max characters that match a regular expression. *empty is set if there are none. */
+tn_status tn__schema_emit_pattern(const char *pattern, size_t min, size_t max, const tn__schema_path *path,
+                                  tn__text *out, bool *empty);
+/* Writes arrays of min to max items that all differ, if `items` lists at most eight values; otherwise *listed is
+ * false and nothing is written. *empty is set if no array has that many. */
+tn_status tn__schema_emit_unique(tn__schema *s, json_t *items, size_t min, size_t max, const tn__schema_path *path,
+                                 tn__text *out, bool *listed, bool *empty);
 
 /* Bits of the types that a flat schema allows, by its "type" or, if it has none, as its other keywords imply. */
 enum {

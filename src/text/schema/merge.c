@@ -145,6 +145,13 @@ static tn_status check_conflicts(tn__schema *s, json_t *a, json_t *b, const tn__
         if (!y || known || tn__json_same(x, y)) continue;
         TN_TRY(tn__schema_unsupported(s, path, "two different values of \"%s\" cannot be combined", key));
     }
+    /* "additionalProperties" speaks of the names that its own schema does not list. */
+    json_t *x_patterns = json_object_get(a, "patternProperties"),
+           *y_patterns = json_object_get(b, "patternProperties");
+    if ((x_patterns && !y_patterns && json_object_get(b, "additionalProperties")) ||
+        (y_patterns && !x_patterns && json_object_get(a, "additionalProperties")))
+        return tn__schema_unsupported(
+            s, path, "\"patternProperties\" and another schema's \"additionalProperties\" cannot be combined");
     return TN_OK;
 }
 

@@ -1,7 +1,10 @@
 /* Regular expressions of JSON schema's "pattern" as grammar expressions over the inside of a JSON string.
  *
  * Supported: literals, ., classes, \d \w \s and their negations, groups, |, * + ? {m,n}, and ^ $ at the ends. Without
- * ^ or $ any text can precede or follow. Characters that JSON must escape are generated escaped. */
+ * ^ or $ any text can precede or follow. Characters that JSON must escape are generated escaped.
+ *
+ * Limits of the length narrow the one repetition of an alternative that varies: ^[a-z][a-z0-9]*$ of at most 8
+ * characters is [a-z] [a-z0-9]{0,7}. */
 #include "base/checked.h"
 #include "text/schema/internal.h"
 #include "text/utf8.h"
@@ -9,11 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Numbers of characters of a text; SIZE_MAX: any number. */
+typedef struct extent {
+    size_t low, high;
+} extent;
+
 typedef struct regex {
     const char *pattern;
     size_t at;
     const tn__schema_path *path;
     tn__text *out;
+    extent wanted;
+    /* Of the alternative being read at depth 0: its extent without the part that varies last, how many parts vary,
+     * that part's text to repeat and how often; the part whose repetitions are replaced by `narrowed`, or -1. */
+    extent fixed;
+    int n_parts, n_varying, varying, narrow;
+    extent unit, times, narrowed;
 } regex;
 
 typedef struct code_range {
@@ -224,11 +238,57 @@ static tn_status regex_class(regex *r) {
     return emit_set(r, &set);
 }
 
+/* ---- Lengths ---- */
+
+static size_t add_lengths(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+static size_t times_length(size_t n, size_t length) {
+    return n == 0 || length == 0 ? 0 : n > SIZE_MAX / length ? SIZE_MAX : n * length;
+}
+
+/* Counts a part of an alternative at depth 0: `times` repetitions of a text of the extent `unit`. */
+static void count_part(regex *r, extent unit, extent times) {
+    const extent part = {times_length(times.low, unit.low), times_length(times.high, unit.high)};
+    if (part.low == part.high) {
+        r->fixed.low = add_lengths(r->fixed.low, part.low);
+        r->fixed.high = add_lengths(r->fixed.high, part.high);
+    } else {
+        if (r->n_varying++ > 0) {
+            r->fixed.low = add_lengths(r->fixed.low, times_length(r->times.low, r->unit.low));
+            r->fixed.high = add_lengths(r->fixed.high, times_length(r->times.high, r->unit.high));
+        }
+        r->varying = r->n_parts;
+        r->unit = unit;
+        r->times = times;
+    }
+    r->n_parts++;
+}
+
+static extent alternative_extent(const regex *r) {
+    if (!r->n_varying) return r->fixed;
+    return (extent){add_lengths(r->fixed.low, times_length(r->times.low, r->unit.low)),
+                    add_lengths(r->fixed.high, times_length(r->times.high, r->unit.high))};
+}
+
+static void emit_times(regex *r, extent times) {
+    if (times.high == SIZE_MAX)
+        tn__text_printf(r->out, "{%zu,}", times.low);
+    else
+        tn__text_printf(r->out, "{%zu,%zu}", times.low, TN__MIN(times.high, (size_t)TN__SCHEMA_REPEAT_MAX));
+}
+
+/* Repetitions of the varying part for which the alternative has a wanted length; low > high: there are none. */
+static extent narrowed_times(const regex *r) {
+    const size_t unit = r->unit.low, fixed = r->fixed.low;
+    const size_t least = r->wanted.low > fixed ? (r->wanted.low - fixed + unit - 1) / unit : 0;
+    const size_t most = r->wanted.high == SIZE_MAX ? SIZE_MAX : (r->wanted.high - fixed) / unit;
+    return (extent){TN__MAX(least, r->times.low), TN__MIN(most, r->times.high)};
+}
+
 /* ---- Structure ---- */
 
-static tn_status regex_alternatives(regex *r, int depth);
+static tn_status regex_alternatives(regex *r, int depth, extent *length);
 
-static tn_status regex_group(regex *r, int depth) {
+static tn_status regex_group(regex *r, int depth, extent *length) {
     r->at++;
     if (regex_peek(r) == '?') {
         r->at++;
@@ -243,18 +303,19 @@ static tn_status regex_group(regex *r, int depth) {
         }
     }
     tn__text_puts(r->out, "(");
-    TN_TRY(regex_alternatives(r, depth + 1));
+    TN_TRY(regex_alternatives(r, depth + 1, length));
     if (regex_peek(r) != ')') return regex_syntax(r, "expected ')'");
     r->at++;
     tn__text_puts(r->out, ")");
     return TN_OK;
 }
 
-static tn_status regex_atom(regex *r, int depth) {
+static tn_status regex_atom(regex *r, int depth, extent *length) {
     char c = regex_peek(r);
     uint32_t code;
+    *length = (extent){1, 1};
     switch (c) {
-    case '(': return regex_group(r, depth);
+    case '(': return regex_group(r, depth, length);
     case '[': return regex_class(r);
     case '.':
         r->at++;
@@ -286,28 +347,26 @@ static size_t regex_count(regex *r) {
     return n;
 }
 
-static tn_status regex_repeat(regex *r) {
+/* How often the atom before is repeated; written unless the repetition is to be narrowed. */
+static tn_status regex_repeat(regex *r, bool narrow, extent *times) {
     char c = regex_peek(r);
+    *times = (extent){1, 1};
     if (c == '*' || c == '+' || c == '?') {
         r->at++;
-        tn__text_printf(r->out, "%c", c);
+        *times = (extent){c == '+', c == '?' ? 1 : SIZE_MAX};
+        if (!narrow) tn__text_printf(r->out, "%c", c);
     } else if (c == '{' && r->pattern[r->at + 1] >= '0' && r->pattern[r->at + 1] <= '9') {
         r->at++;
-        size_t min = regex_count(r), max = min;
-        bool open = false;
+        times->low = times->high = regex_count(r);
         if (regex_peek(r) == ',') {
             r->at++;
-            open = regex_peek(r) == '}';
-            if (!open) max = regex_count(r);
+            times->high = regex_peek(r) == '}' ? SIZE_MAX : regex_count(r);
         }
-        if (regex_peek(r) != '}' || max < min) return regex_syntax(r, "this repetition is malformed");
+        if (regex_peek(r) != '}' || times->high < times->low) return regex_syntax(r, "this repetition is malformed");
         r->at++;
-        if (min > TN__SCHEMA_REPEAT_MAX)
-            return tn__schema_fail(TN_E_LIMIT, r->path, "%zu repetitions are too many", min);
-        if (open)
-            tn__text_printf(r->out, "{%zu,}", min);
-        else
-            tn__text_printf(r->out, "{%zu,%zu}", min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX));
+        if (times->low > TN__SCHEMA_REPEAT_MAX)
+            return tn__schema_fail(TN_E_LIMIT, r->path, "%zu repetitions are too many", times->low);
+        if (!narrow) emit_times(r, *times);
     } else {
         return TN_OK;
     }
@@ -318,44 +377,104 @@ static tn_status regex_repeat(regex *r) {
 }
 
 /* Up to the next |, the end of the group or pattern, or a $ at the end of an alternative. */
-static tn_status regex_sequence(regex *r, int depth) {
+static tn_status regex_sequence(regex *r, int depth, extent *length) {
     size_t start = r->out->length;
+    *length = (extent){0, 0};
     while (regex_peek(r) && regex_peek(r) != '|' && regex_peek(r) != ')') {
         if (depth == 0 && regex_peek(r) == '$' && (!r->pattern[r->at + 1] || r->pattern[r->at + 1] == '|')) break;
         if (r->out->length > start) tn__text_puts(r->out, " ");
-        TN_TRY(regex_atom(r, depth));
-        TN_TRY(regex_repeat(r));
+        extent unit, times;
+        const bool narrow = depth == 0 && r->narrow == r->n_parts;
+        TN_TRY(regex_atom(r, depth, &unit));
+        TN_TRY(regex_repeat(r, narrow, &times));
+        if (narrow) emit_times(r, r->narrowed);
+        if (depth == 0) count_part(r, unit, times);
+        length->low = add_lengths(length->low, times_length(times.low, unit.low));
+        length->high = add_lengths(length->high, times_length(times.high, unit.high));
         if (r->out->status != TN_OK) return r->out->status;
     }
     if (r->out->length == start) tn__text_puts(r->out, "\"\"");
     return TN_OK;
 }
 
-static tn_status regex_alternatives(regex *r, int depth) {
+/* Any text before or after what the pattern says. */
+static void regex_open_end(regex *r) {
+    tn__text_puts(r->out, " char");
+    if (r->narrow == r->n_parts)
+        emit_times(r, r->narrowed);
+    else
+        tn__text_puts(r->out, "*");
+    tn__text_puts(r->out, " ");
+    count_part(r, (extent){1, 1}, (extent){0, SIZE_MAX});
+}
+
+/* One alternative of the pattern, with its ends. */
+static tn_status regex_alternative(regex *r) {
+    extent length;
+    r->fixed = r->unit = r->times = (extent){0, 0};
+    r->n_parts = r->n_varying = 0;
+    if (regex_peek(r) == '^')
+        r->at++;
+    else
+        regex_open_end(r);
+    TN_TRY(regex_sequence(r, 0, &length));
+    if (regex_peek(r) == '$')
+        r->at++;
+    else
+        regex_open_end(r);
+    return TN_OK;
+}
+
+/* One alternative of the pattern, of a wanted length. Nothing is written if it has none. */
+static tn_status regex_sized_alternative(regex *r) {
+    const size_t at = r->at, before = r->out->length;
+    r->narrow = -1;
+    TN_TRY(regex_alternative(r));
+    const extent all = alternative_extent(r);
+    if (all.low >= r->wanted.low && all.high <= r->wanted.high) return TN_OK;
+    tn__text_truncate(r->out, before);
+    if (all.high < r->wanted.low || all.low > r->wanted.high) return TN_OK;
+    if (r->n_varying != 1 || r->unit.low != r->unit.high)
+        return tn__schema_fail(TN_E_UNSUPPORTED, r->path,
+                               "together with minLength or maxLength this is supported only if one repetition of one "
+                               "length varies");
+    r->narrowed = narrowed_times(r);
+    if (r->narrowed.low > r->narrowed.high) return TN_OK;
+    if (r->narrowed.low > TN__SCHEMA_REPEAT_MAX)
+        return tn__schema_fail(TN_E_LIMIT, r->path, "%zu repetitions are too many", r->narrowed.low);
+    r->narrow = r->varying;
+    r->at = at;
+    return regex_alternative(r);
+}
+
+static tn_status regex_alternatives(regex *r, int depth, extent *length) {
     if (depth > 50) return tn__schema_fail(TN_E_LIMIT, r->path, "groups are nested more than 50 levels deep");
-    for (;;) {
-        if (depth == 0) {
-            if (regex_peek(r) == '^')
-                r->at++;
-            else
-                tn__text_puts(r->out, "char* ");
-        }
-        TN_TRY(regex_sequence(r, depth));
-        if (depth == 0) {
-            if (regex_peek(r) == '$')
-                r->at++;
-            else
-                tn__text_puts(r->out, " char*");
-        }
+    for (*length = (extent){SIZE_MAX, 0};;) {
+        extent one;
+        TN_TRY(regex_sequence(r, depth, &one));
+        *length = (extent){TN__MIN(length->low, one.low), TN__MAX(length->high, one.high)};
         if (regex_peek(r) != '|') return TN_OK;
         r->at++;
         tn__text_puts(r->out, " | ");
     }
 }
 
-tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__text *out) {
-    regex r = {.pattern = pattern, .path = path, .out = out};
-    TN_TRY(regex_alternatives(&r, 0));
+tn_status tn__schema_emit_pattern(const char *pattern, size_t min, size_t max, const tn__schema_path *path,
+                                  tn__text *out, bool *empty) {
+    regex r = {.pattern = pattern, .path = path, .out = out, .wanted = {min, max}};
+    *empty = true;
+    for (;;) {
+        const size_t before = out->length;
+        if (!*empty) tn__text_puts(out, " | ");
+        const size_t start = out->length;
+        TN_TRY(regex_sized_alternative(&r));
+        if (out->length > start)
+            *empty = false;
+        else
+            tn__text_truncate(out, before);
+        if (regex_peek(&r) != '|') break;
+        r.at++;
+    }
     if (regex_peek(&r)) return regex_syntax(&r, "unexpected character");
     return out->status;
 }

@@ -93,8 +93,15 @@ static bool valid_object(json_t *schema, json_t *v) {
     json_array_foreach(json_object_get(schema, "required"), i,
                        k) if (!json_object_get(v, json_string_value(k))) return false;
     json_object_foreach(v, name, item) {
-        json_t *of = json_object_get(properties, name);
-        if (!of) of = rest;
+        json_t *of = json_object_get(properties, name), *by_pattern;
+        const char *pattern;
+        bool matches = false;
+        json_object_foreach(json_object_get(schema, "patternProperties"), pattern, by_pattern) {
+            if (!fits_pattern(name, pattern)) continue;
+            matches = true;
+            if (!valid(by_pattern, item)) return false;
+        }
+        if (!of && !matches) of = rest;
         if (of && !valid(of, item)) return false;
     }
     if ((k = json_object_get(schema, "minProperties")) && json_object_size(v) < (size_t)json_integer_value(k))
@@ -161,6 +168,9 @@ static bool valid(json_t *schema, json_t *v) {
             return false;
         if ((k = json_object_get(schema, "maxItems")) && json_array_size(v) > (size_t)json_integer_value(k))
             return false;
+        for (i = 1; json_is_true(json_object_get(schema, "uniqueItems")) && i < json_array_size(v); i++)
+            for (size_t j = 0; j < i; j++)
+                if (same(json_array_get(v, i), json_array_get(v, j))) return false;
     }
     return !json_is_object(v) || valid_object(schema, v);
 }
@@ -297,7 +307,11 @@ static json_t *random_string(rng *r) {
                                      "^[\xc3\xa0-\xc3\xbf]{1,3}$"};
     static const char *formats[] = {"date", "time", "date-time", "uuid", "something-else"};
     switch (rng_below(r, 5)) {
-    case 0: json_object_set_new(s, "pattern", json_string(patterns[rng_below(r, 11)])); break;
+    case 0:
+        json_object_set_new(s, "pattern", json_string(patterns[rng_below(r, 11)]));
+        if (rng_below(r, 3) == 0) json_object_set_new(s, "minLength", json_integer((json_int_t)rng_below(r, 5)));
+        if (rng_below(r, 3) == 0) json_object_set_new(s, "maxLength", json_integer((json_int_t)rng_below(r, 8)));
+        break;
     case 1: json_object_set_new(s, "format", json_string(formats[rng_below(r, 5)])); break;
     case 2: json_object_set_new(s, "maxLength", json_integer((json_int_t)rng_below(r, 12))); /* fall through */
     case 3: json_object_set_new(s, "minLength", json_integer((json_int_t)rng_below(r, 4))); break;
@@ -315,6 +329,13 @@ static json_t *random_array(rng *r, int depth) {
     }
     if (rng_below(r, 4))
         json_object_set_new(s, "items", rng_below(r, 8) ? random_schema(r, depth - 1) : json_false());
+    if (rng_below(r, 4) == 0) {
+        json_object_set_new(s, "items",
+                            rng_below(r, 3) ? json_pack("{s:[s,i,i,n,b,[i],f]}", "enum", "a", 2, 1, 1, 2, 1.0)
+                                            : json_pack("{s:[{s:s},{s:i}]}", "anyOf", "type", "boolean", "const", 3));
+        json_object_set_new(s, "uniqueItems", json_true());
+        json_object_del(s, "prefixItems");
+    }
     size_t min = rng_below(r, 4);
     if (rng_below(r, 2)) json_object_set_new(s, "minItems", json_integer((json_int_t)min));
     if (rng_below(r, 2)) json_object_set_new(s, "maxItems", json_integer((json_int_t)(min + rng_below(r, 4))));
@@ -323,7 +344,11 @@ static json_t *random_array(rng *r, int depth) {
 
 static json_t *random_object(rng *r, int depth) {
     json_t *s = json_pack("{s:s}", "type", "object"), *properties = json_object(), *required = json_array();
-    for (size_t n = rng_below(r, 6); n > 0; n--) {
+    const bool by_pattern = rng_below(r, 6) == 0;
+    if (by_pattern)
+        json_object_set_new(s, "patternProperties",
+                            json_pack("{s:o}", rng_below(r, 2) ? "^[a-c]x?$" : "n", random_schema(r, depth - 1)));
+    for (size_t n = by_pattern ? rng_below(r, 12) / 11 : rng_below(r, 6); n > 0; n--) {
         const char *name = random_name(r);
         json_object_set_new(properties, name, random_schema(r, depth - 1));
         if (rng_below(r, 2)) json_array_append_new(required, json_string(name));
