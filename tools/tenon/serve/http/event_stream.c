@@ -56,9 +56,9 @@ static size_t bytes_behind(struct request *r) {
  * when the client is too far behind. */
 void streams_yield(struct server *server) {
     for (struct request *r = server->requests; r; r = r->next) {
-        const size_t behind = bytes_behind(r);
-        if (behind <= MAX_UNSENT || !others_wait(r->served)) continue;
-        if (behind > MAX_BEHIND)
+        if (!others_wait(r->served)) continue;
+        /* A job stays paused until all is sent, also when its client has read some: it holds its slot and cells. */
+        if (bytes_behind(r) > MAX_BEHIND)
             request_cancel(r);
         else
             resume_jobs(NULL, r);

@@ -266,6 +266,12 @@ static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info
     struct evbuffer_iovec parts[8];
     size_t left = info->n_added;
     if (!left || g->reading == REFUSED) return;
+    /* Bytes of a body need not be looked at. Finding them takes the longer the more has arrived before. */
+    if ((g->reading == IN_BODY || g->reading == IN_CHUNK) && left < g->left) {
+        g->left -= left;
+        hold_bytes(g, left);
+        return;
+    }
     size_t from = evbuffer_get_length(input) - left;
     while (left && evbuffer_ptr_set(input, &at, from, EVBUFFER_PTR_SET) == 0) {
         const int n = evbuffer_peek(input, (ev_ssize_t)left, &at, parts, 8);
