@@ -1,9 +1,11 @@
 """A client of tests/server/server_memory.sh: URL, part of the test, file for texts."""
 import json
+import socket
 import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 url, part, path = sys.argv[1:4]
@@ -118,6 +120,26 @@ def admission():
     assert waited >= 2, waited
     same("moved aside", metric("requests_moved_aside_total"), 0)
     assert order.index(0) < 2 and order.index(5) >= 4, order
+
+
+def readers():
+    """Three streams that nobody reads fill the cache together with a request that is moved aside for them: it gets its cells before
+    they time out, because streams continue while others wait for cells."""
+    body = json.dumps({"prompt": "Once", "n_predict": 1000, "ignore_eos": True, "stream": True, "n_probs": 128, "cache_prompt": False}).encode()
+    address = urllib.parse.urlparse(url)
+    streams = []
+    for _ in range(3):
+        streams.append(socket.socket())
+        streams[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        streams[-1].connect((address.hostname, address.port))
+        streams[-1].sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    cells = []
+    until("they pause", lambda: cells.append([slot["n_cells"] for slot in call("/slots")[1]]) or (len(cells) > 20 and cells[-20] == cells[-1]))
+    begin = time.time()
+    complete("A dog", 260)
+    assert time.time() - begin < 20, time.time() - begin
+    for stream_ in streams:
+        stream_.close()
 
 
 def shares():

@@ -7,12 +7,12 @@ model=$golden/server/stories260K.gguf
 [ -r "$model" ] || skip "no model (set TENON_GOLDEN to the golden data)"
 command -v python3 > /dev/null || skip "python3 is not installed"
 serve "$model" -c 2048 -np 4 -kvu
-timeout 300 python3 "$here/data/server_attacks.py" "$url" > "$work/out" 2> "$work/times" || failed "$(cat "$work/out" "$work/times")"
+timeout 300 python3 "$here/data/server_attacks.py" "$url" "$(pgrep -P "$server")" > "$work/out" 2> "$work/times" || failed "$(cat "$work/out" "$work/times")"
 cat "$work/times"
 stop_server
 mkdir "$work/models" && cp "$model" "$work/models/"
 serve --models-dir "$work/models" -c 2048 -np 4 -kvu
-timeout 300 python3 "$here/data/server_attacks.py" "$url" "$(basename "$model" .gguf)" > "$work/out" 2> "$work/times" || failed "several models: $(cat "$work/out" "$work/times")"
+timeout 300 python3 "$here/data/server_attacks.py" "$url" "$(pgrep -P "$server")" "$(basename "$model" .gguf)" > "$work/out" 2> "$work/times" || failed "several models: $(cat "$work/out" "$work/times")"
 stop_server
 serve "$model" -c 256 -np 2 -kvu --api-key k --timeout 2 --max-bodies 64M --max-connections 300
 timeout 200 python3 "$here/data/server_floods.py" "$port" "$(pgrep -P "$server")" > "$work/out" 2>&1 || failed "$(cat "$work/out")"

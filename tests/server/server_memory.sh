@@ -25,6 +25,11 @@ stop_server
 serve "$model" -np 4 -c 900 -kvu --metrics
 drive admission
 stop_server
+if [ -r "$golden/server/stories260K.gguf" ]; then
+    serve "$golden/server/stories260K.gguf" -np 4 -c 1200 -kvu --admit-tokens 8 --metrics
+    drive readers
+    stop_server
+fi
 serve "$model" -np 4 -c 512 --metrics
 drive shares
 stop_server

@@ -78,7 +78,7 @@ struct job {
     enum slot_action action;
     char *path;
 
-    atomic_bool cancelled, paused;
+    atomic_bool cancelled, paused, preempted;
 
     tn_logit_bias *biases; /* of the sampler, for reports */
     size_t n_biases;

@@ -66,6 +66,31 @@ static int32_t tokens_left(const struct slot *slot) {
     return slot->job && !slot->stalled ? slot->count - slot->n_kv : 0;
 }
 
+static bool can_generate(const struct slot *slot) {
+    return tokens_left(slot) == 1 && !atomic_load(&slot->job->paused);
+}
+
+/* A grammar may take many times as long as a decode, and all slots of a round wait for it: such a slot takes part in
+ * so few rounds that others have at least half of the time. */
+static void choose_resting(struct engine *e) {
+    bool others = false;
+    for (int i = 0; i < e->n_slots; i++) {
+        const struct slot *slot = &e->slots[i];
+        others = others || tokens_left(slot) > 1 || (can_generate(slot) && slot->rest == 0);
+    }
+    for (int i = 0; i < e->n_slots; i++) {
+        struct slot *slot = &e->slots[i];
+        slot->resting = others && slot->rest > 0 && can_generate(slot);
+        if (slot->resting) slot->rest--;
+    }
+}
+
+static void note_sampling(struct engine *e, struct slot *slot) {
+    enum { COSTLY_NS = 200000, MOST_ROUNDS = 64 };
+    const uint64_t rounds = slot->sample_ns / (e->decode_ns + 1);
+    slot->rest = slot->sample_ns < COSTLY_NS ? 0 : rounds < MOST_ROUNDS ? (int32_t)rounds : MOST_ROUNDS;
+}
+
 /* Prompt tokens for this round. Batches with prompts are a multiple of BATCH_STEP tokens if possible, and the rest
  * waits for the next round: every new batch size needs a graph, whose memory is never freed. */
 static int32_t prompt_budget(const struct engine *e) {
@@ -83,7 +108,7 @@ static void build_batch(struct engine *e) {
     for (int i = 0; i < e->n_slots; i++) {
         struct slot *slot = &e->slots[i];
         slot->in_batch = false;
-        if (tokens_left(slot) != 1 || atomic_load(&slot->job->paused)) continue;
+        if (!can_generate(slot) || slot->resting) continue;
         add_tokens(e, slot, 1);
         add_guess(e, slot);
     }
@@ -112,7 +137,9 @@ static void sample_rows(void *user, int index, int count) {
         const int share = (index + i) % count, end = e->n_rows * (share + 1) / count;
         for (int n; (n = e->n_rows * share / count + atomic_fetch_add(&e->next_row[share], 1)) < end;) {
             struct slot *slot = e->rows[n].slot;
+            const uint64_t began = tn_time_ns();
             slot->sampled = tn_generator_sample(slot->job->generator, e->session, e->rows[n].row);
+            slot->sample_ns = tn_time_ns() - began;
             if (slot->sampled != TN_OK && slot->sampled != TN_END)
                 snprintf(slot->error, sizeof slot->error, "%s", tn_error());
         }
@@ -168,6 +195,7 @@ static void sample_and_report(struct engine *e) {
     e->n_rows = 0;
     for (int i = 0; i < n; i++) {
         struct slot *slot = e->rows[i].slot;
+        note_sampling(e, slot);
         report_sample(e, slot, e->rows[i].row);
         if (slot->job && guess_matches(slot, slot->tokens[slot->count - 1]))
             e->rows[e->n_rows++] = (struct sample_row){slot, slot->row + 1 + slot->at};
@@ -330,6 +358,7 @@ static bool run_round(struct engine *e) {
     tn_status status;
     resume_stalled_job(e);
     shift_full_slots(e);
+    choose_resting(e);
     guesses_make(e);
     do {
         build_batch(e);
@@ -344,7 +373,9 @@ static bool run_round(struct engine *e) {
                           .parents = e->has_trees ? e->parents : NULL,
                           .candidates = !needs_logits(e)};
         hand_over(e, e->n_tokens > e->n_slots); /* a prompt may take long */
+        const uint64_t began = tn_time_ns();
         status = tn_session_decode(e->session, &batch);
+        e->decode_ns = tn_time_ns() - began;
         if (status == TN_OK && file_is_lost()) status = tn_fail(TN_E_IO, LOST_FILE);
         if (status == TN_E_FULL) guesses_drop(e); /* they do not fit */
     } while (status == TN_E_FULL && stall_youngest_job(e));

@@ -19,12 +19,15 @@ struct slot {
     bool in_batch;     /* has tokens in the batch of this round */
     tn_status sampled; /* of the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
     char error[200];
-    bool stalled;    /* preempted: its cells were freed for others; it waits until its tokens fit again */
-    bool shifted;    /* its context was full, and its oldest tokens were removed */
-    tn_guess *guess; /* of this round; NULL: none, or settled */
-    int32_t n_right; /* of its tokens, that were sampled as well */
-    int32_t at;      /* the last of them, -1: none; in a tree they are not the first ones */
-    int32_t row;     /* of the token before the guess, among the decode's outputs */
+    uint64_t sample_ns; /* what sampling its last token took */
+    int32_t rest;       /* rounds that it leaves to others */
+    bool resting;       /* it leaves them this round */
+    bool stalled;       /* preempted: its cells were freed for others; it waits until its tokens fit again */
+    bool shifted;       /* its context was full, and its oldest tokens were removed */
+    tn_guess *guess;    /* of this round; NULL: none, or settled */
+    int32_t n_right;    /* of its tokens, that were sampled as well */
+    int32_t at;         /* the last of them, -1: none; in a tree they are not the first ones */
+    int32_t row;        /* of the token before the guess, among the decode's outputs */
     int32_t n_drafted, n_accepted;
 };
 
@@ -57,8 +60,8 @@ struct engine {
     struct speculation speculation;
     tn_guess *guesses; /* of this round, one for each slot that generates */
     int32_t n_guesses;
-    uint64_t n_tasks, map_time;
-    bool embedding; /* the embedding session is decoding */
+    uint64_t n_tasks, map_time, decode_ns; /* decode_ns: of this round */
+    bool embedding;                        /* the embedding session is decoding */
     tn_token_prob top[MAX_TOP];
 };
 

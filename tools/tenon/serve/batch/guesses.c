@@ -36,6 +36,7 @@ void guesses_make(struct engine *e) {
         prompts = prompts || (slot->job && !slot->stalled && slot->count - slot->n_kv > 1);
         if (slot->job && slot->job->score_prompt) return; /* its rows of logits are those of guesses */
         if (!slot->job || slot->stalled || slot->count - slot->n_kv != 1 || atomic_load(&slot->job->paused)) continue;
+        if (slot->resting) continue;
         e->guesses[n++] = (tn_guess){.seq = i,
                                      .tokens = slot->tokens,
                                      .n_tokens = slot->count,

@@ -106,6 +106,7 @@ void resume_stalled_job(struct engine *e) {
     }
     if (!oldest || !has_room(e, oldest->job, oldest->tokens, oldest->count, oldest->n_predicted)) return;
     oldest->stalled = false;
+    atomic_store(&oldest->job->preempted, false);
     slot_take_prefix(e, oldest);
 }
 
@@ -122,6 +123,7 @@ bool stall_youngest_job(struct engine *e) {
     slot_keep_prefix(e, youngest);
     slot_clear(e, youngest);
     youngest->stalled = true;
+    atomic_store(&youngest->job->preempted, true);
     pthread_mutex_lock(&e->served->lock);
     e->served->view.n_stalls++;
     pthread_mutex_unlock(&e->served->lock);

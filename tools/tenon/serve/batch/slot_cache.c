@@ -51,6 +51,8 @@ void slot_assign(struct engine *e, struct slot *slot, struct job *job) {
     slot->guess = NULL;
     slot->n_scored = 1;
     slot->prompted = 0;
+    slot->rest = 0;
+    slot->resting = false;
     slot->began = tn_time_ns();
     slot->task = ++e->n_tasks;
     output_progress(e, slot);

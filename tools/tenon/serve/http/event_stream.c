@@ -40,25 +40,43 @@ static void resume_jobs(struct evhttp_connection *connection, void *user) {
     if (any) engine_wake(r->served);
 }
 
-static bool others_wait(struct served *served) {
-    pthread_mutex_lock(&served->lock);
-    const bool wait = served->n_queued > 0;
-    pthread_mutex_unlock(&served->lock);
-    return wait;
-}
-
 static size_t bytes_behind(struct request *r) {
     struct bufferevent *bev = r->http && r->started ? bufferevent_of(r->http) : NULL;
     return bev ? evbuffer_get_length(bufferevent_get_output(bev)) : 0;
+}
+
+static bool is_paused(const struct request *r) {
+    for (size_t i = 0; i < r->n_jobs; i++)
+        if (r->jobs[i] && atomic_load(&r->jobs[i]->paused)) return true;
+    return false;
+}
+
+static bool has_preempted(const struct request *r) {
+    for (size_t i = 0; i < r->n_jobs; i++)
+        if (r->jobs[i] && atomic_load(&r->jobs[i]->preempted)) return true;
+    return false;
+}
+
+/* Whether a job waits for a slot, or one of another request, preempted, for cells; unless its own client does not
+ * read. */
+static bool others_wait(struct request *r) {
+    struct served *served = r->served;
+    pthread_mutex_lock(&served->lock);
+    bool wait = served->n_queued > 0;
+    pthread_mutex_unlock(&served->lock);
+    for (struct request *q = served->server->requests; q && !wait; q = q->next)
+        wait = q != r && q->served == served && has_preempted(q) && bytes_behind(q) <= MAX_UNSENT;
+    return wait;
 }
 
 /* A client that has stopped reading must not hold a slot: while others wait, its answer continues, and ends early
  * when the client is too far behind. */
 void streams_yield(struct server *server) {
     for (struct request *r = server->requests; r; r = r->next) {
-        if (!others_wait(r->served)) continue;
+        const size_t behind = bytes_behind(r);
         /* A job stays paused until all is sent, also when its client has read some: it holds its slot and cells. */
-        if (bytes_behind(r) > MAX_BEHIND)
+        if ((behind <= MAX_BEHIND && !is_paused(r)) || !others_wait(r)) continue;
+        if (behind > MAX_BEHIND)
             request_cancel(r);
         else
             resume_jobs(NULL, r);
@@ -98,7 +116,7 @@ static void send_or_queue(struct request *r, const struct iovec *parts, int n, s
     evhttp_send_reply_chunk_with_cb(r->http, buffer, resume_jobs, r);
     evbuffer_free(buffer);
     const size_t behind = bytes_behind(r);
-    if (behind > MAX_UNSENT && (behind > MAX_BEHIND || !others_wait(r->served)))
+    if (behind > MAX_UNSENT && (behind > MAX_BEHIND || !others_wait(r)))
         for (size_t i = 0; i < r->n_jobs; i++) atomic_store(&r->jobs[i]->paused, true);
 }
 
