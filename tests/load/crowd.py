@@ -190,10 +190,10 @@ def main():
     parser.add_argument("--clients", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--attackers", type=int, default=4)
-    parser.add_argument("options", nargs="*")
-    args = parser.parse_args()
+    own, further = (sys.argv[1:sys.argv.index("--")], sys.argv[sys.argv.index("--") + 1:]) if "--" in sys.argv else (sys.argv[1:], [])
+    args = parser.parse_args(own)
     with tempfile.TemporaryFile("w+") as log:
-        server = subprocess.Popen([args.tenon, "serve", args.model, "--port", "0", "-np", "16", "-c", "8192", "-kvu", "--queue", "512", *args.options], stderr=log)
+        server = subprocess.Popen([args.tenon, "serve", args.model, "--port", "0", "-np", "16", "-c", "8192", "-kvu", "--queue", "512", *further], stderr=log)
         port = None
         for _ in range(200):
             time.sleep(0.1)
