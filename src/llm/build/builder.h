@@ -115,9 +115,18 @@ tn_tensor *tn__build_activation(const tn__builder *b, const tn__layer *l, tn_ten
 /* act(gate) · up; without `up` the rows of `gate` hold both. */
 /* Up to ±limit, and the activated gate up to the limit; 0: no limit. */
 tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up, float limit);
+/* A result of which every rank has an addend, if `partial`: its sum over ranks has not been taken. */
+typedef struct tn__part {
+    tn_tensor *y;
+    bool partial;
+} tn__part;
+tn__part tn__build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x);
+tn__part tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x);
+tn__part tn__build_feed_forward_part(const tn__builder *b, int32_t il, tn_tensor *x); /* dense or experts */
+/* The same, summed over ranks. */
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x);
 tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x);
-tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x); /* dense or experts */
+tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x);
 /* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
 tn_tensor *tn__build_serial_ffn(tn__builder *b, int32_t il, tn_tensor *x);
 
@@ -130,6 +139,7 @@ size_t tn__ffn_most_chunks(const tn_session_plan *plan, int32_t n_tokens);
 tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x);
 /* What mixes the tokens of a layer: attention, or the layer's own mixer. */
 tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x);
+tn__part tn__build_mixer_part(tn__builder *b, int32_t il, tn_tensor *x);
 /* After the last layer's mixer only the output rows are computed further: those rows of x, or x. */
 tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what);
 
@@ -139,6 +149,9 @@ tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, cons
 const tn__layer_division *tn__layer_part(const tn__builder *b, int32_t il);
 /* The sum of x over ranks; x itself where it is not divided. */
 tn_tensor *tn__sum_ranks(const tn__builder *b, bool divided, tn_tensor *x, const char *what);
+tn_tensor *tn__sum_part(const tn__builder *b, tn__part part, const char *what);
+/* The sum of two parts, which ranks add up together if both are partial: one collective instead of two. */
+tn__part tn__join_parts(const tn__builder *b, tn__part one, tn__part other, const char *what);
 /* This rank's rows of the output matrix, and all logits from those of the ranks. */
 tn_tensor *tn__vocabulary_part(const tn__builder *b, tn_tensor *head);
 tn_tensor *tn__gather_vocabulary(const tn__builder *b, tn_tensor *logits);

@@ -10,10 +10,14 @@ static tn__residual residual_of(const tn__builder *b, const tn__layer *l) {
     return b->arch->residual;
 }
 
-tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x) {
+tn__part tn__build_mixer_part(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__mixer *mixer = b->h->layers[il].mixer;
     tn_tensor *y = mixer ? mixer->build(b, il, x) : tn__build_attention(b, il, x);
-    return tn__sum_ranks(b, tn__layer_part(b, il)->mixer, y, "attn_out");
+    return (tn__part){y, tn__layer_part(b, il)->mixer};
+}
+
+tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x) {
+    return tn__sum_part(b, tn__build_mixer_part(b, il, x), "attn_out");
 }
 
 tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what) {
@@ -36,25 +40,32 @@ tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     tn_tensor *attn_in = l->attn_norm_2 && residual != TN__RESIDUAL_POST_NORM
                              ? tn__name_node(b, tn__build_norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2")
                              : in;
-    tn_tensor *attn = tn__build_wanted(b, il, tn__build_mixer(b, il, attn_in), "attn_wanted");
+    const bool feeds = tn__layer_feeds(&b->h->layers[il]);
+    tn__part mixed = tn__build_mixer_part(b, il, attn_in);
+    /* Side by side both parts are summed together: nothing needs the first one's sum. */
+    const bool joins = feeds && !l->attn_post_norm &&
+                       (residual == TN__RESIDUAL_PARALLEL || residual == TN__RESIDUAL_PARALLEL_NORM) && mixed.partial;
+    if (!joins) mixed = (tn__part){tn__sum_part(b, mixed, "attn_out"), false};
+    tn_tensor *attn = tn__build_wanted(b, il, mixed.y, "attn_wanted");
     x = tn__build_wanted(b, il, x, "x_wanted");
     b->router_input = b->arch->router_reads_layer ? x : NULL;
     if (residual == TN__RESIDUAL_PARALLEL) in = tn__build_wanted(b, il, in, "attn_norm_wanted");
     if (l->attn_post_norm) attn = tn__name_node(b, tn__build_post_norm(b, attn, l->attn_post_norm), "attn_post_norm");
     attn = tn__name_node(b, tn__build_scaled(b, attn, b->h->residual_scale), "attn_scaled");
-    if (!tn__layer_feeds(&b->h->layers[il])) return tn_add(a, attn, x);
+    if (!feeds) return tn_add(a, attn, x);
+    if (residual == TN__RESIDUAL_PARALLEL_NORM)
+        in = tn__name_node(b, tn__build_norm(b, x, l->ffn_norm, l->ffn_norm_b), "ffn_norm");
     switch (residual) {
     case TN__RESIDUAL_SERIAL: return tn__build_serial_ffn(b, il, tn__name_node(b, tn_add(a, attn, x), "attn_sum"));
-    case TN__RESIDUAL_PARALLEL: {
+    case TN__RESIDUAL_PARALLEL:
+    case TN__RESIDUAL_PARALLEL_NORM: {
+        if (joins) {
+            const tn__part both =
+                tn__join_parts(b, tn__build_feed_forward_part(b, il, in), (tn__part){attn, true}, "ffn_out");
+            return tn_add(a, tn__sum_part(b, both, "layer_out"), x);
+        }
         tn_tensor *sum = tn__name_node(b, tn_add(a, attn, x), "attn_sum");
         return tn_add(a, tn__build_feed_forward(b, il, in), sum);
-    }
-    case TN__RESIDUAL_PARALLEL_NORM: {
-        tn_tensor *sum = tn__name_node(b, tn_add(a, attn, x), "attn_sum");
-        return tn_add(a,
-                      tn__build_feed_forward(
-                          b, il, tn__name_node(b, tn__build_norm(b, x, l->ffn_norm, l->ffn_norm_b), "ffn_norm")),
-                      sum);
     }
     case TN__RESIDUAL_POST_NORM: {
         tn_tensor *mid =

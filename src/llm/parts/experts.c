@@ -79,17 +79,18 @@ static tn_tensor *build_chunk_experts(const tn__builder *b, const tn__layer *l, 
     return tn__name_node(b, tn_add(a, x, tn__build_scaled(b, y, h->expert_group_scale)), "ffn_chunks");
 }
 
-tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x) {
+tn__part tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__part none = {NULL, false};
     const tn__hparams *h = b->h;
     const tn__layer *l = &b->m->w.layers[il];
     tn_arena *a = b->a;
-    if (!x) return NULL;
+    if (!x) return none;
     const int64_t tokens = x->ne[1];
     tn_tensor *logits =
         tn__build_linear(b, l->router, NULL, l->router_b, b->router_input ? b->router_input : x, "router");
     const tn__expert_choice c = tn__build_choice(b, l, logits);
     tn_tensor *in = l->latent_down ? tn__build_linear(b, l->latent_down, NULL, NULL, x, "experts_latent") : x;
-    if (!in) return NULL;
+    if (!in) return none;
     const int64_t width = in->ne[0];
     tn_tensor *row = tn_reshape(a, in, width, 1, tokens), *weights = c.weights;
     if (b->arch->weights_before) {
@@ -110,5 +111,9 @@ tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x) {
     if (l->latent_norm) y = tn__name_node(b, tn__build_norm(b, y, l->latent_norm, NULL), "experts_norm");
     if (l->latent_up) y = tn__build_linear(b, l->latent_up, NULL, NULL, y, "experts_up");
     if (l->up_shexp) y = tn__name_node(b, tn_add(a, y, build_shared_expert(b, il, x)), "ffn_out");
-    return tn__sum_ranks(b, division->experts && !sum_now, y, "ffn_out");
+    return (tn__part){y, division->experts && !sum_now};
+}
+
+tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x) {
+    return tn__sum_part(b, tn__build_experts_part(b, il, x), "ffn_out");
 }

@@ -20,8 +20,7 @@ tn_tensor *tn__build_ffn_linear(const tn__builder *b, tn_tensor *w, tn_tensor *s
     return tn__name_node(b, y, what);
 }
 
-/* This rank's part of the sum. */
-static tn_tensor *build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+static tn_tensor *build_dense_matrices(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
     const float limit = b->h->layers[l - b->m->w.layers].swiglu_limit_shared;
     if (!l->ffn_up) return tn__name_node(b, tn_silu(b->a, x), "ffn_act"); /* tn__arch.ffn_without_matrices */
     tn_tensor *up = tn__build_ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x, "ffn_up"), *y;
@@ -37,22 +36,35 @@ static tn_tensor *build_dense_part(const tn__builder *b, const tn__layer *l, tn_
     return tn__build_ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y, "ffn_out");
 }
 
-tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+tn__part tn__build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
     const bool divided = tn__layer_part(b, (int32_t)(l - b->m->w.layers))->dense;
-    return tn__sum_ranks(b, divided, build_dense_part(b, l, x), "ffn_out");
+    return (tn__part){build_dense_matrices(b, l, x), divided};
 }
 
-tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x) {
+tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+    return tn__sum_part(b, tn__build_dense_part(b, l, x), "ffn_out");
+}
+
+tn__part tn__build_feed_forward_part(const tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
-    tn_tensor *y = l->router ? tn__build_experts(b, il, x) : tn__build_dense_ffn(b, l, x);
+    tn__part part = l->router ? tn__build_experts_part(b, il, x) : tn__build_dense_part(b, l, x);
     const bool beside = l->router && l->ffn_up && tn__arch_has(b->arch, TN_ARCH_DENSE_TOO);
-    if (beside) y = tn__name_node(b, tn_add(b->a, y, tn__build_dense_ffn(b, l, x)), "ffn_both");
-    if (l->router && l->ffn_down_b && !beside) /* of the sum of all experts */
-        y = tn__name_node(b, tn_add(b->a, y, l->ffn_down_b), "ffn_biased");
+    if (beside) {
+        part = tn__join_parts(b, part, tn__build_dense_part(b, l, x), "ffn_out");
+        tn__name_node(b, part.y, "ffn_both");
+    }
+    const bool biased = l->router && l->ffn_down_b && !beside; /* of the sum of all experts */
+    if (biased || l->ffn_post_norm) part = (tn__part){tn__sum_part(b, part, "ffn_out"), false};
+    tn_tensor *y = part.y;
+    if (biased) y = tn__name_node(b, tn_add(b->a, y, l->ffn_down_b), "ffn_biased");
     if (beside || (l->router && l->up_shexp))
         y = tn__name_node(b, tn__build_scaled(b, y, b->h->experts_sum_scale), "ffn_sum_scaled");
     if (l->ffn_post_norm) y = tn__name_node(b, tn__build_post_norm(b, y, l->ffn_post_norm), "ffn_post_norm");
-    return tn__name_node(b, tn__build_scaled(b, y, b->h->residual_scale), "ffn_scaled");
+    return (tn__part){tn__name_node(b, tn__build_scaled(b, y, b->h->residual_scale), "ffn_scaled"), part.partial};
+}
+
+tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x) {
+    return tn__sum_part(b, tn__build_feed_forward_part(b, il, x), "ffn_out");
 }
 
 /* Bounds the size of the graph for micro-batches of any size. */
@@ -75,7 +87,10 @@ static int64_t ffn_chunk(const tn__builder *b, int32_t il, tn_tensor *x) {
     if (rows <= TN__MIN(most, FFN_CHUNK_CPU)) return rows;
     tn_device *device = tn__plan_device(b->plan, (size_t)b->plan->placement.device_of_layer[il + 1]);
     bool host = tn_device_get_kind(device) == TN_DEVICE_CPU;
-    int64_t chunk = host && !copies_weights(b, &b->m->w.layers[il], x) ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
+    /* Every chunk of a part that ranks divide needs a sum, and a rank's intermediates are narrower. */
+    const tn__layer_division *part = tn__layer_part(b, il);
+    const bool small = host && !part->dense && !part->experts && !copies_weights(b, &b->m->w.layers[il], x);
+    int64_t chunk = small ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
     int64_t least = (rows + FFN_MOST_CHUNKS - 1) / FFN_MOST_CHUNKS;
     return TN__MAX(least, TN__MIN(most, chunk));
 }

@@ -21,6 +21,18 @@ tn_tensor *tn__sum_ranks(const tn__builder *b, bool divided, tn_tensor *x, const
     return y ? tn_name(b->a, y, "%s_reduced%s", what, b->suffix) : NULL;
 }
 
+tn_tensor *tn__sum_part(const tn__builder *b, tn__part part, const char *what) {
+    return tn__sum_ranks(b, part.partial, part.y, what);
+}
+
+tn__part tn__join_parts(const tn__builder *b, tn__part one, tn__part other, const char *what) {
+    if (one.partial != other.partial) {
+        one = (tn__part){tn__sum_part(b, one, what), false};
+        other = (tn__part){tn__sum_part(b, other, what), false};
+    }
+    return (tn__part){tn_add(b->a, one.y, other.y), one.partial};
+}
+
 /* Rows of logits, one after the other: every rank has a part of each. */
 static void run_all_gather(const tn_custom_job *job) {
     const tn__division *d = job->user;
