@@ -66,6 +66,21 @@ typedef struct tn_model_params {
     bool share_weights;
 } tn_model_params;
 
+/* What a rank computes with. Ranks exchange it before they divide a model. */
+typedef struct tn_rank_means {
+    double read, multiply; /* peaks: bytes per second from memory, operations per second with many rows; 0: unknown */
+    uint64_t memory;       /* free bytes of the device */
+    uint64_t device;       /* identifies it: ranks with the same one divide its memory */
+    uint64_t model_bytes;  /* of all weights, on ranks that have the file */
+} tn_rank_means;
+/* Of a device, with its declared peaks (speed.h). n_threads: CPU only. */
+TN_API tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *means) TN_MUST_CHECK;
+/* A collective: those of all ranks, in their order. */
+TN_API tn_status tn_ranks_exchange(tn_net *net, const tn_rank_means *own, tn_rank_means *all) TN_MUST_CHECK;
+/* The shares of `n` ranks for tn_model_params.shares: by the rate of memory for parts of every matrix, by that of
+ * matmuls for whole layers; no more than a rank's memory holds. All 0 where ranks are alike. */
+TN_API void tn_ranks_shares(const tn_rank_means *all, int n, bool by_layers, float *shares);
+
 /* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. With
  * a transport all ranks open the model at the same time. */
 TN_API tn_status tn_model_open(const char *path, const tn_model_params *params, tn_model **model) TN_MUST_CHECK;

@@ -49,8 +49,7 @@ static tn_status check_plan(tn_session_plan *p) {
 tn_status tn_session_new(tn_session_plan *plan, tn_session **out) {
     if (!plan || !out) return tn_fail(TN_E_INVALID, "tn_session_new: NULL argument");
     *out = NULL;
-    TN_TRY(tn__ranks_fail(plan->model, check_plan(plan)));
-    TN_TRY(tn__ranks_agree(plan));
+    TN_TRY(tn__ranks_agree(plan, check_plan(plan)));
     tn_session *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     s->plan = plan;

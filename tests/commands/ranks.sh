@@ -60,7 +60,12 @@ for several in "--ranks 2" "--ranks 3 --nodes-split row" "--ranks 2 --nodes-spli
     [ "$n" = "$(sed 's/--ranks \([0-9]\).*/\1/' <<< "$several")" ] || failed "plan $several: $n ranks"
 done
 check "a plan of devices" 0 '2 ranks, by rows' "$tenon" plan "$model" -c 128 --split-mode row --device sim:64M,name=pa --device sim:64M,name=pb
-check "a device of one rank is too small" 3 'pb of .*rank 1 needs' "$tenon" plan "$model" -c 128 -ngl 99 --split-mode row --device sim:64M,name=pa --device sim:100K,name=pb
+check "a device of one rank is too small" 3 'pb of .*rank 1 needs' "$tenon" plan "$model" -c 128 -ngl 99 --split-mode row -ts 1,1 --device sim:64M,name=pa --device sim:100K,name=pb
+# Without shares the larger device takes what the smaller one cannot; the devices' rates decide where both have room.
+check "a small device has a small share" '?' 'Shares of the ranks: 6[0-9]% on rank 0' "$tenon" plan "$model" -c 128 -ngl 99 --split-mode row --device sim:64M,name=pa --device sim:200K,name=pb
+check "a fast device has a large share" 0 'Shares of the ranks: 75% on rank 0' "$tenon" plan "$model" -c 128 -ngl 99 --split-mode row --device sim:64M,read=900G,name=fa --device sim:64M,read=300G,name=fb
+check "ranks that do not fit say what each of them needs" 1 'does not fit its ranks: tiny of .*rank 0 needs [0-9]* bytes, rank 1 needs [0-9]* bytes, [0-9]* together, 102400 are free' \
+    "$tenon" run "$model" -p x -n 1 -c 128 -ngl 99 -t 1 --ranks 2 --device sim:100K,name=tiny
 check "a plan file of several ranks" 1 'plan files are of one rank' "$tenon" plan "$model" -c 128 --ranks 2 --save "$work/ranks.plan"
 check "no such rank" 2 'ranks' "$tenon" plan "$model" -c 128 --ranks 65
 check "speculation with ranks" 1 'not supported with several ranks' "$tenon" run "$model" -p x -n 1 -c 64 --ranks 2 --spec-type ngram

@@ -9,13 +9,22 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Memory of one device of a rank. Ranks with devices of the same hash use it together. */
+typedef struct device_facts {
+    uint64_t device; /* 0: none */
+    char name[16];
+    uint64_t needed, available;
+} device_facts;
+enum { FACTS_DEVICES = 4 };
 typedef struct rank_facts {
-    uint64_t model, session, machine;
-    uint64_t host_bytes, host_free; /* host memory that the session takes, and free host memory */
+    uint64_t model, session;
+    char machine[40];
+    uint64_t fits; /* by its own plan */
+    device_facts devices[FACTS_DEVICES];
 } rank_facts;
 
 tn_status tn__ranks_break(tn_net *net, tn_status status) {
-    char text[512];
+    char text[2048];
     snprintf(text, sizeof text, "%s", tn_error());
     tn_net_abort(net, status, text);
     return tn_fail(status, "%s", text);
@@ -71,22 +80,76 @@ static uint64_t hash_session(const tn_session_plan *p) {
     return tn__hash_combine(h, (uint64_t)p->kv.states.n_rows);
 }
 
-static rank_facts facts_of(const tn_session_plan *p) {
-    char machine[256] = "";
-    const tn__device_plan *host = &p->devices[p->placement.n_devices - 1];
-    size_t total;
+static rank_facts facts_of(const tn_session_plan *p, bool fits) {
     rank_facts f = {.model = tn__hash_combine(p->model->identity, (uint64_t)tn_gguf_tensor_count(p->model->file)),
                     .session = hash_session(p),
-                    .host_bytes = tn__device_plan_bytes(host)};
-    (void)gethostname(machine, sizeof machine - 1);
-    f.machine = tn__hash_bytes(machine, strlen(machine), 0);
-    size_t free_bytes = 0;
-    if (tn_device_memory(host->device, &free_bytes, &total) == TN_OK) f.host_free = free_bytes;
+                    .fits = fits};
+    (void)gethostname(f.machine, sizeof f.machine - 1);
+    const uint64_t machine = tn__machine_hash();
+    for (size_t d = 0; d < p->placement.n_devices && d < FACTS_DEVICES; d++) {
+        device_facts *to = &f.devices[d];
+        const char *name = tn_device_name(p->devices[d].device);
+        size_t available, total;
+        to->device = tn__hash_combine(machine, tn__hash_bytes(name, strlen(name), 0));
+        snprintf(to->name, sizeof to->name, "%s", name);
+        to->needed = tn__device_plan_bytes(&p->devices[d]);
+        if (tn_device_memory(p->devices[d].device, &available, &total) == TN_OK) to->available = available;
+    }
     return f;
 }
 
-static tn_status compare_facts(const rank_facts *all, int rank, int n_ranks) {
-    uint64_t needed = 0, least = UINT64_MAX;
+static const device_facts *same_device(const rank_facts *rank, uint64_t device) {
+    for (int d = 0; d < FACTS_DEVICES; d++)
+        if (device && rank->devices[d].device == device) return &rank->devices[d];
+    return NULL;
+}
+
+/* The ranks on the device with this hash need more than it has: adds them to the message. */
+static bool append_too_big(const rank_facts *all, int n_ranks, uint64_t device) {
+    uint64_t needed = 0, available = UINT64_MAX;
+    int first = n_ranks, users = 0;
+    for (int r = n_ranks - 1; r >= 0; r--) {
+        const device_facts *d = same_device(&all[r], device);
+        if (!d) continue;
+        needed += d->needed;
+        available = TN__MIN(available, d->available);
+        first = r;
+        users++;
+    }
+    if (first == n_ranks || needed <= available) return false;
+    tn_fail_more(TN_E_TOO_BIG, " %s of %s:", same_device(&all[first], device)->name, all[first].machine);
+    for (int r = first; r < n_ranks; r++) {
+        const device_facts *d = same_device(&all[r], device);
+        if (d) tn_fail_more(TN_E_TOO_BIG, " rank %d needs %llu bytes,", r, (unsigned long long)d->needed);
+    }
+    tn_fail_more(TN_E_TOO_BIG, users > 1 ? " %llu together, %llu are free;" : " of %llu, %llu are free;",
+                 (unsigned long long)needed, (unsigned long long)available);
+    return true;
+}
+
+static tn_status compare_memory(const rank_facts *all, int n_ranks) {
+    bool fits = true;
+    tn_fail(TN_E_TOO_BIG, "the session does not fit its ranks:");
+    for (int r = 0; r < n_ranks; r++)
+        for (int d = 0; d < FACTS_DEVICES; d++) {
+            const uint64_t device = all[r].devices[d].device;
+            bool listed = !device;
+            for (int other = 0; other < r && !listed; other++) listed = same_device(&all[other], device) != NULL;
+            if (!listed && append_too_big(all, n_ranks, device)) fits = false;
+        }
+    for (int r = 0; r < n_ranks && fits; r++)
+        if (!all[r].fits) {
+            tn_fail_more(TN_E_TOO_BIG, " rank %d of %s has too little memory;", r, all[r].machine);
+            fits = false;
+        }
+    if (fits) {
+        tn_error_clear();
+        return TN_OK;
+    }
+    return tn_fail_more(TN_E_TOO_BIG, " a smaller context (-c), more machines, or other shares (-ts)");
+}
+
+static tn_status compare_facts(const rank_facts *all, int n_ranks) {
     for (int r = 0; r < n_ranks; r++) {
         if (all[r].model != all[0].model) return tn_fail(TN_E_STATE, "rank %d has a different model than rank 0", r);
         if (all[r].session != all[0].session)
@@ -95,28 +158,21 @@ static tn_status compare_facts(const rank_facts *all, int rank, int n_ranks) {
                 "rank %d plans a different session than rank 0: give all ranks the same options, and -c where "
                 "their memory differs",
                 r);
-        if (all[r].machine != all[rank].machine) continue;
-        needed += all[r].host_bytes;
-        least = TN__MIN(least, all[r].host_free);
     }
-    if (needed > least)
-        return tn_fail(TN_E_TOO_BIG,
-                       "the ranks of this machine need %llu bytes of host memory together, %llu are free: a smaller "
-                       "context (-c) or fewer ranks",
-                       (unsigned long long)needed, (unsigned long long)least);
-    return TN_OK;
+    return compare_memory(all, n_ranks);
 }
 
-tn_status tn__ranks_agree(tn_session_plan *p) {
+tn_status tn__ranks_agree(tn_session_plan *p, tn_status status) {
     tn_net *net = p->model->division.net;
-    if (!net) return TN_OK;
+    if (!net) return status;
+    if (status != TN_OK && status != TN_E_TOO_BIG) return tn__ranks_fail(p->model, status);
     rank_facts all[TN_NET_RANKS_MOST];
     size_t sizes[TN_NET_RANKS_MOST];
     const int n_ranks = tn_net_size(net);
     for (int r = 0; r < n_ranks; r++) sizes[r] = sizeof *all;
-    const rank_facts own = facts_of(p);
+    const rank_facts own = facts_of(p, status == TN_OK);
     TN_TRY(tn_net_all_gather(net, &own, sizes, all));
-    return tn__ranks_fail(p->model, compare_facts(all, tn_net_rank(net), n_ranks));
+    return tn__ranks_fail(p->model, compare_facts(all, n_ranks));
 }
 
 tn_status tn__ranks_context(const tn_model *m, int32_t *n_ctx) {

@@ -30,8 +30,10 @@ tn_status tn__lead_check(const struct tn_session *session, tn_status status);
 /* Before the file is opened: checks that all ranks have the same version and agree on which of them open it. */
 tn_status tn__ranks_meet(const tn_model_params *params);
 /* Before anything is loaded: checks that all ranks have the same model and parameters, and that those of one
- * machine fit together. Otherwise the transport is broken, and all ranks report why. */
-tn_status tn__ranks_agree(struct tn_session_plan *plan);
+ * machine fit together. Otherwise the transport is broken, and all ranks report why: where memory is too small, what
+ * each rank needs and has. `status` is that of this rank's own check; TN_E_TOO_BIG is exchanged as well. */
+tn_status tn__ranks_agree(struct tn_session_plan *plan, tn_status status);
+uint64_t tn__machine_hash(void);
 /* The shortest context of all ranks. */
 tn_status tn__ranks_context(const tn_model *model, int32_t *n_ctx);
 /* Reports a failure of this rank, which ends all others as well. Returns the status. */

@@ -371,7 +371,6 @@ static int plan_model(const struct args *args, const tn_model_params *model_para
     if (!code) code = rank_plans_collect(&s->ranks, s->path, model_params, &s->params, &s->fit);
     if (code || s->ranks.rank) return code; /* rank 0 reports */
     s->params = tn_session_plan_params(s->plan);
-    speed_cache_load();
     if (args_flag(args, "measure")) code = measure_plan_devices(s->plan, (int)args_int(args, "threads"));
     if (!code) code = print_reports(args, s);
     return code || (s->fit.fits && rank_plans_fit(&s->ranks, NULL)) ? code : EXIT_TOO_BIG;
@@ -415,7 +414,8 @@ static int run_plan(const struct args *args) {
     s.params.embeddings = args_flag(args, "embeddings");
     tn_model_params model_params = model_params_from(args);
     if (args_text(args, "nodes")) return plan_nodes(args, &s, &model_params);
-    if ((code = rank_plans_begin(args, &s.ranks, &model_params, &s.params))) return code;
+    speed_cache_load();
+    if ((code = rank_plans_begin(args, s.path, &s.ranks, &model_params, &s.params))) return code;
     code = s.ranks.n > 1 && (args_text(args, "save") || args_text(args, "verify") || args_text(args, "plan"))
                ? fail("plan files are of one rank: leave --save, --verify and --plan out")
                : plan_subject_open(args, &model_params, &s);

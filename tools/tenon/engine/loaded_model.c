@@ -140,7 +140,7 @@ static int plan_and_make(const struct args *args, const char *path, const tn_ses
     if (code) return code;
     tn_status status = tn_session_plan_fit(plan, &fit);
     loaded->planned_bytes = total_bytes(&fit);
-    if (status == TN_OK && !fit.fits)
+    if (status == TN_OK && !fit.fits && !loaded->net) /* ranks say together what each of them needs */
         code = fail_too_big(path, plan, &fit);
     else if (status == TN_OK) {
         if (*tn_session_plan_warning(plan)) tn_log(TN_LOG_WARN, "%s: %s", path, tn_session_plan_warning(plan));
@@ -178,6 +178,7 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
     int code = thread_params_from(args, &thread_params);
     if (code || (code = ranks_join(args, &loaded->net))) return code;
     tn_session_params p = *params;
+    if (loaded->net || ranks_split_devices(args)) speed_cache_load();
     ranks_threads(args, loaded->net, &thread_params);
     apply_memory_policy(args);
     tn_status status = tn_threadpool_new(&thread_params, &loaded->threads);
@@ -186,7 +187,10 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
         code = device_ranks_start(args, path, &model_params, &p, &loaded->devices, &loaded->net);
     }
     model_params.net = loaded->net;
-    if (loaded->net && !loaded->devices) ranks_divide(args, tn_net_size(loaded->net), &p, &model_params);
+    if (status == TN_OK && !code && loaded->net && !loaded->devices) {
+        ranks_divide(args, tn_net_size(loaded->net), &p, &model_params);
+        status = ranks_balance(loaded->net, path, &p, tn_threadpool_size(loaded->threads), &model_params);
+    }
     if (status == TN_OK && !code) status = tn_model_open(path, &model_params, &loaded->model);
     if (status != TN_OK || code) {
         if (!code) {

@@ -75,6 +75,8 @@ int device_ranks_start(const struct args *args, const char *path, tn_model_param
     for (int r = 0; r < n; r++) model_params->shares[r] = params->split[r];
     memset(params->split, 0, sizeof params->split);
     const int threads = params->n_threads / n > 0 ? params->n_threads / n : 1;
+    status = ranks_balance_devices(path, devices, n, threads, model_params);
+    if (status != TN_OK) return fail_status(status, "ranks");
     for (int r = 1; r < n; r++) {
         struct device_rank *d = &ranks->ranks[r];
         *d = (struct device_rank){.path = path, .model_params = *model_params, .params = *params};

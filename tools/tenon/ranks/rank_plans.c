@@ -7,15 +7,18 @@
 
 /* ---- The ranks ---- */
 
-static void find_devices(struct rank_plans *p, tn_session_params *params, tn_model_params *model) {
+static int find_devices(struct rank_plans *p, const char *path, tn_session_params *params, tn_model_params *model) {
     const int n = ranks_list_devices(params, p->devices);
-    if (n < 2) return;
+    if (n < 2) return EXIT_OK;
     p->n = n;
     for (int r = 0; r < n; r++) model->shares[r] = params->split[r];
     memset(params->split, 0, sizeof params->split);
+    const int threads = (params->n_threads ? params->n_threads : tn_cpu_count()) / n; /* as device_ranks_start() */
+    tn_status status = ranks_balance_devices(path, p->devices, n, threads > 0 ? threads : 1, model);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "ranks");
 }
 
-int rank_plans_begin(const struct args *args, struct rank_plans *p, tn_model_params *model,
+int rank_plans_begin(const struct args *args, const char *path, struct rank_plans *p, tn_model_params *model,
                      tn_session_params *params) {
     *p = (struct rank_plans){.n = (int)args_int(args, "ranks")};
     const int launched = ranks_launched();
@@ -29,8 +32,11 @@ int rank_plans_begin(const struct args *args, struct rank_plans *p, tn_model_par
         ranks_divide(args, p->n, params, model);
         p->by_layers = model->by_layers;
         if (!args_given(args, "threads")) params->n_threads = ranks_thread_share(p->n);
+        tn_status status = p->net ? ranks_balance(p->net, path, params, params->n_threads, model) : TN_OK;
+        if (status != TN_OK) return fail_status(status, "ranks");
     } else if (ranks_split_devices(args)) {
-        find_devices(p, params, model);
+        const int code = find_devices(p, path, params, model);
+        if (code) return code;
     }
     if (p->n < 2) return EXIT_OK;
     model->n_ranks = p->n;

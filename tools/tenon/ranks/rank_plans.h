@@ -27,9 +27,9 @@ struct rank_plans {
     struct rank_row rows[TN_NET_RANKS_MOST];
 };
 
-/* Finds the ranks, joins those of a launcher, and makes the parameters those of this rank: 0, or that of the
- * launcher. Prints a message and returns an exit code on failure. */
-int rank_plans_begin(const struct args *args, struct rank_plans *p, tn_model_params *model,
+/* Finds the ranks, joins those of a launcher, decides on their shares of the file, and makes the parameters those of
+ * this rank: 0, or that of the launcher. Prints a message and returns an exit code on failure. */
+int rank_plans_begin(const struct args *args, const char *path, struct rank_plans *p, tn_model_params *model,
                      tn_session_params *params);
 /* Where the context is left open: the least of what the ranks can have. */
 int rank_plans_context(struct rank_plans *p, const char *path, const tn_model_params *model,

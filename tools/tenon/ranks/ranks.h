@@ -19,6 +19,13 @@ int ranks_launched(void);                        /* by mpirun or Slurm; 0: none 
 int ranks_here(int n_ranks);                     /* how many of them are on this machine */
 /* --tensor-split and --nodes-split for the model of several ranks. */
 void ranks_divide(const struct args *args, int n_ranks, tn_session_params *params, tn_model_params *model);
+/* Where no shares are given: ranks exchange peaks and free memory, and their shares follow from these. Peaks must
+ * have been loaded. */
+tn_status ranks_balance(tn_net *net, const char *path, const tn_session_params *params, int n_threads,
+                        tn_model_params *model);
+/* The same for devices of this process, each of which is a rank. */
+tn_status ranks_balance_devices(const char *path, const char *const *devices, int n, int n_threads,
+                                tn_model_params *model);
 /* Leaves them; waits for the processes that were started. */
 void ranks_leave(tn_net *net);
 /* Ranks of this machine share its processors: the threads of each where --threads does not say. */

@@ -4,6 +4,7 @@
 #include "engine/load_options.h"
 #include "engine/loaded_model.h"
 #include "engine/serving_params.h"
+#include "engine/speed_cache.h"
 #include "ranks/ranks.h"
 #include "serve/batch/batch.h"
 #include "serve/http/http.h"
@@ -112,7 +113,7 @@ static tn_status plan_memory(struct served *served, const tn_session_params *fir
         TN_TRY(plan_sessions(served, first, other, plan, &bytes, advice, sizeof advice));
         size_t others = planned_by_others(served);
         bool within = !limit || (bytes <= limit && others <= limit - bytes);
-        if (!*advice && within) {
+        if ((!*advice || served->server->net) && within) { /* ranks say together what each of them needs */
             atomic_store(&served->planned_bytes, bytes);
             return TN_OK;
         }
@@ -223,8 +224,12 @@ static tn_status load_model(struct served *served, struct engine *e) {
     uint64_t began = tn_time_ns();
     tn_model_params model_params = model_params_from(served->server->args);
     model_params.net = served->server->net;
-    if (served->server->net) ranks_divide(served->server->args, tn_net_size(served->server->net), &p, &model_params);
     TN_TRY(tn_threadpool_new(&served->server->threads, &e->threads));
+    if (served->server->net) {
+        ranks_divide(served->server->args, tn_net_size(served->server->net), &p, &model_params);
+        speed_cache_load();
+        TN_TRY(ranks_balance(served->server->net, served->path, &p, tn_threadpool_size(e->threads), &model_params));
+    }
     p.threads = e->threads;
     p.n_threads = tn_threadpool_size(e->threads);
     TN_TRY(tn_model_open(served->path, &model_params, &served->model));

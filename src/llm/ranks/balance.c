@@ -1,0 +1,104 @@
+/* Shares of ranks from what each of them has: ranks exchange their measured peaks and free memory before they divide
+ * a model. */
+#include "llm/ranks/lead.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "llm/model_internal.h"
+#include "tenon/speed.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Of the free memory of a device, what weights may take: cache and activations need the rest. */
+static const double weights_share = 0.9;
+/* Two measurements of one device differ by about this much: such ranks get equal shares. */
+static const double equal_rates = 1.1;
+
+uint64_t tn__machine_hash(void) {
+    char name[256] = "";
+    (void)gethostname(name, sizeof name - 1);
+    return tn__hash_bytes(name, strlen(name), 0);
+}
+
+tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *means) {
+    enum { MANY_ROWS = 512 };
+    size_t available = 0, total = 0;
+    tn_device_speed speed;
+    if (!device || !means) return tn_fail(TN_E_INVALID, "tn_rank_means_of: NULL argument");
+    *means = (tn_rank_means){0};
+    TN_TRY(tn_device_memory(device, &available, &total));
+    const char *name = tn_device_name(device);
+    means->memory = available;
+    means->device = tn__hash_combine(tn__machine_hash(), tn__hash_bytes(name, strlen(name), 0));
+    if (tn_device_get_speed(device, tn_device_get_kind(device) == TN_DEVICE_CPU ? n_threads : 0, &speed) == TN_OK) {
+        means->read = speed.read;
+        means->multiply = tn_speed_multiply(&speed, TN_Q4_K, MANY_ROWS);
+    } else {
+        tn_error_clear();
+    }
+    return TN_OK;
+}
+
+tn_status tn_ranks_exchange(tn_net *net, const tn_rank_means *own, tn_rank_means *all) {
+    size_t sizes[TN_NET_RANKS_MOST];
+    if (!net || !own || !all) return tn_fail(TN_E_INVALID, "tn_ranks_exchange: NULL argument");
+    for (int r = 0; r < tn_net_size(net); r++) sizes[r] = sizeof *own;
+    return tn_net_all_gather(net, own, sizes, all);
+}
+
+/* The fraction of the model that a rank's memory holds, among ranks that may use the same device. */
+static double most_of(const tn_rank_means *all, int n, int rank, double model_bytes) {
+    int users = 0;
+    uint64_t memory = all[rank].memory;
+    for (int r = 0; r < n; r++) {
+        if (all[r].device != all[rank].device) continue;
+        users++;
+        memory = TN__MIN(memory, all[r].memory);
+    }
+    return model_bytes > 0 ? weights_share * (double)memory / users / model_bytes : 1;
+}
+
+void tn_ranks_shares(const tn_rank_means *all, int n, bool by_layers, float *shares) {
+    double rates[TN_NET_RANKS_MOST], most[TN_NET_RANKS_MOST], model_bytes = 0, least = 0, largest = 0, room = 0;
+    bool full[TN_NET_RANKS_MOST] = {false}, limited = false;
+    for (int r = 0; r < n; r++) {
+        shares[r] = 0;
+        model_bytes = fmax(model_bytes, (double)all[r].model_bytes);
+        rates[r] = by_layers ? all[r].multiply : all[r].read;
+        least = r ? fmin(least, rates[r]) : rates[r];
+        largest = fmax(largest, rates[r]);
+    }
+    const bool alike = !(least > 0) || largest < least * equal_rates;
+    for (int r = 0; r < n; r++) {
+        if (alike) rates[r] = 1;
+        most[r] = most_of(all, n, r, model_bytes);
+        room += most[r];
+    }
+    if (room <= 1) { /* nothing fits: the refusal says by how much */
+        for (int r = 0; r < n && room > 0; r++) shares[r] = (float)most[r];
+        return;
+    }
+    /* Ranks whose memory is smaller than their share are filled, the others divide the rest; each pass fills one. */
+    for (int pass = 0; pass < n; pass++) {
+        double left = 1, sum = 0;
+        int fill = -1;
+        for (int r = 0; r < n; r++) {
+            if (full[r])
+                left -= most[r];
+            else
+                sum += rates[r];
+        }
+        for (int r = 0; r < n; r++) {
+            if (full[r]) continue;
+            const double share = left * rates[r] / sum;
+            shares[r] = (float)share;
+            if (share > most[r] && (fill < 0 || share / most[r] > shares[fill] / most[fill])) fill = r;
+        }
+        if (fill < 0) break;
+        full[fill] = limited = true;
+        shares[fill] = (float)most[fill];
+    }
+    if (alike && !limited) memset(shares, 0, (size_t)n * sizeof *shares); /* equal */
+}

@@ -1,0 +1,94 @@
+/* Shares of ranks where the user gives none: ranks exchange their peaks and free memory before they open the model.
+ */
+#include "ranks/ranks.h"
+
+#include "cli/term.h"
+
+#include "tenon/gguf.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool shares_given(const tn_model_params *model) {
+    for (size_t r = 0; r < sizeof model->shares / sizeof *model->shares; r++)
+        if (model->shares[r] > 0) return true;
+    return false;
+}
+
+/* Bytes of the weights; 0 for a rank without the file. A file that is damaged is reported when it is opened. */
+static uint64_t weight_bytes(const char *path) {
+    tn_gguf *file;
+    uint64_t bytes = 0;
+    if (tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_META}, &file) != TN_OK) {
+        tn_error_clear();
+        return 0;
+    }
+    for (uint64_t i = 0; i < tn_gguf_tensor_count(file); i++) bytes += tn_gguf_tensor_at(file, i)->size;
+    tn_gguf_close(file);
+    return bytes;
+}
+
+/* The devices of a rank: those that are named, else all GPUs, else the CPU. Their memory counts together; rates are
+ * those of the first one. */
+static tn_status own_means(const tn_session_params *params, int n_threads, tn_rank_means *means) {
+    const char *devices[RANK_DEVICES_MOST];
+    const int n = ranks_list_devices(params, devices);
+    *means = (tn_rank_means){0};
+    for (int i = 0; i < (n ? n : 1); i++) {
+        tn_device *device;
+        tn_rank_means one;
+        TN_TRY(tn_device_find(n ? devices[i] : "cpu", &device));
+        TN_TRY(tn_rank_means_of(device, n_threads, &one));
+        if (i)
+            means->memory += one.memory;
+        else
+            *means = one;
+    }
+    return TN_OK;
+}
+
+static void print_shares(const tn_rank_means *all, int n, const float *shares) {
+    double sum = 0, least = shares[0], most = shares[0];
+    for (int r = 0; r < n; r++) {
+        sum += shares[r];
+        least = fmin(least, shares[r]);
+        most = fmax(most, shares[r]);
+    }
+    if (most < least * 1.01) return;
+    fprintf(stderr, "%sShares of the ranks:", style(stderr, STYLE_DIM));
+    for (int r = 0; r < n && sum > 0; r++) {
+        char memory[HUMAN_SIZE];
+        fprintf(stderr, "%s %.0f%% on rank %d (%s free", r ? "," : "", 100 * shares[r] / sum, r,
+                human_bytes(memory, all[r].memory));
+        if (all[r].read > 0) fprintf(stderr, ", %.1f GB/s", all[r].read / 1e9);
+        fputc(')', stderr);
+    }
+    fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
+}
+
+tn_status ranks_balance(tn_net *net, const char *path, const tn_session_params *params, int n_threads,
+                        tn_model_params *model) {
+    tn_rank_means own, all[TN_NET_RANKS_MOST];
+    if (tn_net_size(net) < 2 || shares_given(model)) return TN_OK;
+    TN_TRY(own_means(params, n_threads, &own));
+    own.model_bytes = weight_bytes(path);
+    TN_TRY(tn_ranks_exchange(net, &own, all));
+    tn_ranks_shares(all, tn_net_size(net), model->by_layers, model->shares);
+    if (tn_net_rank(net) == 0 && shares_given(model)) print_shares(all, tn_net_size(net), model->shares);
+    return TN_OK;
+}
+
+tn_status ranks_balance_devices(const char *path, const char *const *devices, int n, int n_threads,
+                                tn_model_params *model) {
+    tn_rank_means all[RANK_DEVICES_MOST];
+    if (shares_given(model)) return TN_OK;
+    for (int r = 0; r < n; r++) {
+        tn_device *device;
+        TN_TRY(tn_device_find(devices[r], &device));
+        TN_TRY(tn_rank_means_of(device, n_threads, &all[r]));
+        all[r].model_bytes = weight_bytes(path);
+    }
+    tn_ranks_shares(all, n, false, model->shares);
+    if (shares_given(model)) print_shares(all, n, model->shares);
+    return TN_OK;
+}
