@@ -59,7 +59,9 @@ typedef struct tn_model_params {
     tn_net *net;
     int rank, n_ranks;               /* without `net`: plan this rank's part, which cannot run */
     float shares[TN_NET_RANKS_MOST]; /* of the model, by rank; all 0: equal ones */
-    bool by_layers; /* ranks have whole layers, one after the other, instead of a part of every matrix */
+    bool by_layers;  /* ranks have whole layers, one after the other, instead of a part of every matrix */
+    int stage_ranks; /* with by_layers: this many consecutive ranks, those of a machine, have the same layers and
+                      * divide them by rows; 0: 1 */
     /* Rank 0 reads the file; the others receive the metadata when they open the model and their parts of the weights
      * when the first session loads them, and need no file: `path` is then a name for messages. The same on all
      * ranks. */
@@ -72,11 +74,14 @@ typedef struct tn_rank_means {
     uint64_t memory;       /* free bytes of the device */
     uint64_t device;       /* identifies it: ranks with the same one divide its memory */
     uint64_t model_bytes;  /* of all weights, on ranks that have the file */
+    uint64_t machine;      /* the same on ranks of one machine: its name, or TENON_MACHINE */
 } tn_rank_means;
 /* Of a device, with its declared peaks (speed.h). n_threads: CPU only. */
 TN_API tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *means) TN_MUST_CHECK;
 /* A collective: those of all ranks, in their order. */
 TN_API tn_status tn_ranks_exchange(tn_net *net, const tn_rank_means *own, tn_rank_means *all) TN_MUST_CHECK;
+/* How many ranks every machine has, if each has as many and ranks of a machine follow each other; else 0. */
+TN_API int tn_ranks_per_machine(const tn_rank_means *all, int n);
 /* The shares of `n` ranks for tn_model_params.shares: by the rate of memory for parts of every matrix, by that of
  * matmuls for whole layers; no more than a rank's memory holds. All 0 where ranks are alike. */
 TN_API void tn_ranks_shares(const tn_rank_means *all, int n, bool by_layers, float *shares);

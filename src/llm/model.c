@@ -74,6 +74,7 @@ static tn_status open_model(const char *path, tn_model *m) {
     if (m->params.target && tn__feature_width(&m->h)) TN_TRY(tn__check_target(m, m->params.target));
     m->division.net = m->params.net;
     m->division.by_layers = m->params.by_layers;
+    m->division.stage_ranks = m->params.stage_ranks;
     memcpy(m->division.shares, m->params.shares, sizeof m->division.shares);
     m->division.rank = m->params.net ? tn_net_rank(m->params.net) : m->params.rank;
     m->division.n_ranks = m->params.net ? tn_net_size(m->params.net) : m->params.n_ranks;

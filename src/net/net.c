@@ -133,6 +133,7 @@ tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_net **ou
     net->rank = params->rank;
     net->size = params->n_ranks;
     net->timeout_ms = params->timeout_ms ? params->timeout_ms : 30000;
+    net->message_bytes = params->message_bytes ? params->message_bytes : (size_t)1 << 20;
     tn_status status = open_transport(spec, params, net);
     if (status == TN_OK &&
         (net->size < 1 || net->size > TN_NET_RANKS_MOST || net->rank < 0 || net->rank >= net->size))

@@ -468,7 +468,11 @@ tn_status tn_net_threads(const tn_net_params *params, tn_net **nets) {
     memcpy(g, &about, sizeof about);
     for (int r = 0; r < params->n_ranks; r++) {
         tn_net *net = nets[r] = tn_calloc(1, sizeof *net);
-        if (net) *net = (tn_net){.rank = r, .size = params->n_ranks, .timeout_ms = params->timeout_ms};
+        if (net)
+            *net = (tn_net){.rank = r,
+                            .size = params->n_ranks,
+                            .timeout_ms = params->timeout_ms,
+                            .message_bytes = g->message_bytes};
         if (net && !net->timeout_ms) net->timeout_ms = 30000;
         if (net && tn__coded_begin(net, params->type) == TN_OK && join(g, "threads", net) == TN_OK) continue;
         if (net) tn_free(net->coded);

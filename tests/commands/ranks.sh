@@ -3,6 +3,7 @@
 . "$(dirname "$0")/../support/checks.sh"
 model=$work/model.gguf
 "$tenon" synth "$model" --shape layers=2,width=64,heads=4,kv=2,head=16,ffn=128,vocab=512,ctx=256 --type f32 --seed 3 > /dev/null || exit 1
+"$tenon" synth "$work/deep.gguf" --shape layers=4,width=64,heads=4,kv=2,head=16,ffn=128,vocab=512,ctx=256 > /dev/null || exit 1
 # As JSON, because the launcher gives rank 0 a terminal, for which control characters are replaced.
 options="run $model -p hello -n 24 -c 128 --temp 0 --repeatable -ctk f32 -ctv f32 -t 1 --json"
 # shellcheck disable=SC2086
@@ -31,6 +32,18 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     # shellcheck disable=SC2086
     got=$(mpirun --allow-run-as-root --oversubscribe -n 2 "$tenon" $options 2> "$work/err" | tr -d '\r' | grep '"text"')
     [ "$got" = "$one" ] || failed "mpirun -n 2: another text"
+    # Two machines with two ranks each: layers between them, rows within them.
+    # shellcheck disable=SC2086
+    got=$(mpirun --allow-run-as-root --oversubscribe -n 2 env TENON_MACHINE=a "$tenon" $options --nodes-split layer : \
+        -n 2 env TENON_MACHINE=b "$tenon" $options --nodes-split layer 2> "$work/err" | tr -d '\r' | grep -E '"text"|"memory_(planned|used)"')
+    [ "$(grep text <<< "$got")" = "$one" ] || failed "two machines of two ranks: another text: $(cat "$work/err")"
+    fits "$got" || failed "two machines of two ranks: other memory is used than was planned"
+    check "the plan of two machines" 0 '4 ranks, by layers between 2 machines and rows within them' \
+        mpirun --allow-run-as-root --oversubscribe -n 2 env TENON_MACHINE=a "$tenon" plan "$model" -c 128 --nodes-split layer : \
+        -n 2 env TENON_MACHINE=b "$tenon" plan "$model" -c 128 --nodes-split layer
+    check "machines with different numbers of ranks" 0 'every rank has layers of its own' \
+        mpirun --allow-run-as-root --oversubscribe -n 1 env TENON_MACHINE=a "$tenon" plan "$work/deep.gguf" -c 128 --nodes-split layer : \
+        -n 2 env TENON_MACHINE=b "$tenon" plan "$work/deep.gguf" -c 128 --nodes-split layer
     # Rank 1 has no file.
     other="${options/"$model"/$work/nowhere.gguf}"
     for how in row layer; do

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a structure below changes. A module with another number is not loaded. */
-enum { TN_NET_INTERFACE = 2 };
+enum { TN_NET_INTERFACE = 3 };
 
 typedef struct tn_net_ops {
     void (*free)(tn_net *net);
@@ -29,10 +29,11 @@ struct tn_net {
     int rank, size;
     uint32_t timeout_ms;
     void *impl;
-    tn_net *inner;    /* that this transport uses for what it does not do itself; freed after it, may be NULL */
-    tn_net_type type; /* of sums and states, which the library encodes */
-    char *coded;      /* its buffer; NULL: f32 */
-    tn_status status; /* the first failure */
+    tn_net *inner;        /* that this transport uses for what it does not do itself; freed after it, may be NULL */
+    tn_net_type type;     /* of sums and states, which the library encodes */
+    char *coded;          /* its buffer; NULL: f32 */
+    size_t message_bytes; /* of messages that are sent without waiting, four per pair of ranks */
+    tn_status status;     /* the first failure */
     char error[512];
 };
 

@@ -218,7 +218,7 @@ static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
     if (kind == TN__GRAPH_LOGITS || kind == TN__GRAPH_CANDIDATES || argmax) x = build_head(b, x);
     if (kind == TN__GRAPH_HIDDEN) x = build_embedding_head(b, x);
     if (kind == TN__GRAPH_RANK) x = build_classifier(b, x);
-    if (d->by_layers) return tn_output(tn__send_state(b, x, "logits_sent"));
+    if (d->by_layers) return tn_output(d->part ? x : tn__send_state(b, x, "logits_sent"));
     return finish_result(b, x, argmax, names[kind]);
 }
 

@@ -72,7 +72,7 @@ static uint64_t hash_session(const tn_session_plan *p) {
                              s->cache_k,
                              s->cache_v,
                              p->model->division.n_ranks,
-                             p->model->division.by_layers,
+                             p->model->division.n_stages,
                              tn_net_get_type(p->model->division.net)};
     uint64_t h = tn__hash_bytes(facts, sizeof facts, 0);
     h = tn__hash_bytes(p->model->division.shares, sizeof p->model->division.shares, h);
@@ -84,7 +84,7 @@ static rank_facts facts_of(const tn_session_plan *p, bool fits) {
     rank_facts f = {.model = tn__hash_combine(p->model->identity, (uint64_t)tn_gguf_tensor_count(p->model->file)),
                     .session = hash_session(p),
                     .fits = fits};
-    (void)gethostname(f.machine, sizeof f.machine - 1);
+    tn__machine_name(f.machine, sizeof f.machine);
     const uint64_t machine = tn__machine_hash();
     for (size_t d = 0; d < p->placement.n_devices && d < FACTS_DEVICES; d++) {
         device_facts *to = &f.devices[d];

@@ -8,6 +8,8 @@
 #include "tenon/speed.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,10 +18,30 @@ static const double weights_share = 0.9;
 /* Two measurements of one device differ by about this much: such ranks get equal shares. */
 static const double equal_rates = 1.1;
 
+void tn__machine_name(char *name, size_t size) {
+    const char *other = getenv("TENON_MACHINE");
+    name[0] = name[size - 1] = '\0';
+    if (other && *other)
+        snprintf(name, size, "%s", other);
+    else
+        (void)gethostname(name, size - 1);
+}
 uint64_t tn__machine_hash(void) {
-    char name[256] = "";
-    (void)gethostname(name, sizeof name - 1);
+    char name[256];
+    tn__machine_name(name, sizeof name);
     return tn__hash_bytes(name, strlen(name), 0);
+}
+
+int tn_ranks_per_machine(const tn_rank_means *all, int n) {
+    int count = 1;
+    while (count < n && all[count].machine == all[0].machine) count++;
+    bool regular = n % count == 0;
+    for (int r = 0; r < n && regular; r++) {
+        regular = all[r].machine == all[r / count * count].machine;
+        for (int before = 0; before < r / count * count && regular; before += count)
+            regular = all[before].machine != all[r].machine;
+    }
+    return regular ? count : 0;
 }
 
 tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *means) {
@@ -31,7 +53,8 @@ tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *mean
     TN_TRY(tn_device_memory(device, &available, &total));
     const char *name = tn_device_name(device);
     means->memory = available;
-    means->device = tn__hash_combine(tn__machine_hash(), tn__hash_bytes(name, strlen(name), 0));
+    means->machine = tn__machine_hash();
+    means->device = tn__hash_combine(means->machine, tn__hash_bytes(name, strlen(name), 0));
     if (tn_device_get_speed(device, tn_device_get_kind(device) == TN_DEVICE_CPU ? n_threads : 0, &speed) == TN_OK) {
         means->read = speed.read;
         means->multiply = tn_speed_multiply(&speed, TN_Q4_K, MANY_ROWS);

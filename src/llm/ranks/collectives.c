@@ -9,7 +9,7 @@ static void run_all_reduce(const tn_custom_job *job) {
     const tn__division *d = job->user;
     const tn_tensor *x = job->result->src[0];
     if (job->ith == 0)
-        (void)!tn_net_all_reduce(d->net, x->data, job->result->data, (size_t)tn_nelements(job->result));
+        (void)!tn_net_all_reduce(d->part_net, x->data, job->result->data, (size_t)tn_nelements(job->result));
 }
 
 tn_tensor *tn__sum_ranks(const tn__builder *b, bool divided, tn_tensor *x, const char *what) {
@@ -38,7 +38,7 @@ static void run_all_gather(const tn_custom_job *job) {
     const tn__division *d = job->user;
     const tn_tensor *x = job->result->src[0];
     for (int64_t i = 0; i < x->ne[1] && job->ith == 0; i++)
-        (void)!tn_net_all_gather(d->net, (const char *)x->data + (size_t)i * x->nb[1], d->row_bytes,
+        (void)!tn_net_all_gather(d->part_net, (const char *)x->data + (size_t)i * x->nb[1], d->row_bytes,
                                  (char *)job->result->data + (size_t)i * job->result->nb[1]);
 }
 

@@ -12,7 +12,8 @@ typedef struct part_range {
     int64_t begin, end;
 } part_range;
 
-double tn__share_before(const tn__division *d, int first, int rank, int n) {
+/* The fraction, 0 to 1, of the shares of ranks first … first+n-1 that ranks before `rank` have. */
+static double share_before(const tn__division *d, int first, int rank, int n) {
     double before = 0, all = 0;
     for (int r = first; r < first + n; r++) {
         all += d->shares[r] > 0 ? d->shares[r] : 0;
@@ -20,10 +21,15 @@ double tn__share_before(const tn__division *d, int first, int rank, int n) {
     }
     return all > 0 ? before / all : (double)(rank - first) / n;
 }
+double tn__share_before_stage(const tn__division *d, int stage) {
+    return share_before(d, 0, stage * d->parts, d->n_ranks);
+}
 
-/* Where the units of a rank begin, among those that ranks first … first+n-1 share: every rank has at least one. */
+/* Where the units of a part begin, among those that parts first … first+n-1 of this stage share: each has at least
+ * one. */
 static int64_t share_begin(const tn__division *d, int64_t units, int first, int rank, int n) {
-    const int64_t wanted = (int64_t)((double)units * tn__share_before(d, first, rank, n) + 0.5);
+    const int begin = d->stage * d->parts;
+    const int64_t wanted = (int64_t)((double)units * share_before(d, begin + first, begin + rank, n) + 0.5);
     return TN__MAX(rank - first, TN__MIN(wanted, units - (first + n - rank)));
 }
 static part_range share_among(const tn__division *d, int64_t units, int first, int rank, int n) {
@@ -31,7 +37,7 @@ static part_range share_among(const tn__division *d, int64_t units, int first, i
 }
 /* The share of a rank in `units`. */
 static part_range share_of(const tn__division *d, int64_t units, int rank) {
-    return share_among(d, units, 0, rank, d->n_ranks);
+    return share_among(d, units, 0, rank, d->parts);
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -84,7 +90,7 @@ static void take_units(const tn_model *m, tn_tensor *t, int axis, int64_t units,
 
 /* The bias of a sum over ranks: rank 0 adds it. */
 static void keep_on_first(const tn_model *m, tn_tensor **bias) {
-    tn__weight *w = *bias && m->division.rank ? weight_of(m, *bias) : NULL;
+    tn__weight *w = *bias && m->division.part ? weight_of(m, *bias) : NULL;
     if (!w) return;
     w->ignored = true;
     *bias = NULL;
@@ -118,7 +124,7 @@ static bool can_divide_mixer(const tn_model *m, int32_t il) {
 static bool cut_heads(const tn_model *m, int32_t il, int rank, head_part *part) {
     const tn__layer_hparams *lh = &m->h.layers[il];
     const tn_tensor *wo = m->w.layers[il].wo;
-    const int n_ranks = m->division.n_ranks;
+    const int n_ranks = m->division.parts;
     const int64_t size = wo->ne[0] / lh->n_head;
     const bool shared_rows = is_latent(lh) && (lh->mixer->kinds & TN__MIXES_LATENT);
     const int64_t groups = shared_rows ? lh->n_head : lh->n_head_kv, share = lh->n_head / groups;
@@ -143,7 +149,7 @@ static bool cut_heads(const tn_model *m, int32_t il, int rank, head_part *part) 
 
 static bool all_ranks_have_heads(const tn_model *m, int32_t il) {
     head_part part;
-    for (int r = 0; r < m->division.n_ranks; r++)
+    for (int r = 0; r < m->division.parts; r++)
         if (!cut_heads(m, il, r, &part) || part.heads.begin >= part.heads.end) return false;
     return true;
 }
@@ -151,7 +157,7 @@ static bool all_ranks_have_heads(const tn_model *m, int32_t il) {
 /* Layers that read the cells of another layer are divided like that layer. */
 static bool same_cells(const tn_model *m, int32_t a, int32_t b) {
     head_part x, y;
-    for (int r = 0; r < m->division.n_ranks; r++)
+    for (int r = 0; r < m->division.parts; r++)
         if (!cut_heads(m, a, r, &x) || !cut_heads(m, b, r, &y) || x.kv.begin != y.kv.begin || x.kv.end != y.kv.end)
             return false;
     return true;
@@ -179,7 +185,7 @@ static void take_heads(tn_model *m, int32_t il) {
     tn__layer_hparams *lh = &m->h.layers[il];
     const int64_t heads = lh->n_head, kv = lh->n_head_kv;
     head_part p;
-    if (!cut_heads(m, il, m->division.rank, &p)) return;
+    if (!cut_heads(m, il, m->division.part, &p)) return;
     take_units(m, l->wq, 1, heads, p.heads);
     take_units(m, l->bq, 0, heads, p.heads);
     take_units(m, l->wo, 0, heads, p.heads);
@@ -225,13 +231,13 @@ static void take_heads(tn_model *m, int32_t il) {
  * there are not enough. */
 static bool cut_width(const tn_model *m, const tn_tensor *down, int64_t width, part_range *part) {
     enum { TOGETHER = 64 };
-    const int n_ranks = m->division.n_ranks;
+    const int n_ranks = m->division.parts;
     const int64_t block = tn_type_block(down->type);
     int64_t unit = TN__MAX(block, TOGETHER / common_divisor(TOGETHER, block) * block);
     if (unit > TOGETHER) unit = block;
     if (width % unit || width / unit < n_ranks) unit = block;
     if (width % unit || width / unit < n_ranks) return false;
-    const part_range r = share_of(&m->division, width / unit, m->division.rank);
+    const part_range r = share_of(&m->division, width / unit, m->division.part);
     *part = (part_range){r.begin * unit, r.end * unit};
     return true;
 }
@@ -262,8 +268,8 @@ static void take_experts(tn_model *m, int32_t il) {
     tn__layer *l = &m->w.layers[il];
     tn__layer_division *d = &m->division.layers[il];
     const int64_t n = m->h.n_expert;
-    if (!l->router || !l->down_exps || n < m->division.n_ranks) return;
-    const part_range r = share_of(&m->division, n, m->division.rank);
+    if (!l->router || !l->down_exps || n < m->division.parts) return;
+    const part_range r = share_of(&m->division, n, m->division.part);
     tn_tensor *const matrices[] = {l->gate_up_exps, l->gate_exps, l->up_exps, l->down_exps};
     tn_tensor *const biases[] = {l->gate_exps_b, l->up_exps_b, l->down_exps_b};
     for (size_t i = 0; i < TN__COUNT(matrices); i++) take_units(m, matrices[i], 2, n, r);
@@ -286,14 +292,14 @@ static void take_vocabulary(tn_model *m) {
     enum { ROWS_TOGETHER = 64 };
     tn__division *d = &m->division;
     const int64_t rows = m->h.n_vocab;
-    const int64_t unit = rows / ROWS_TOGETHER >= d->n_ranks ? ROWS_TOGETHER : 1;
+    const int64_t unit = rows / ROWS_TOGETHER >= d->parts ? ROWS_TOGETHER : 1;
     const tn_tensor *head = m->w.output ? m->w.output : m->w.tok_embd;
-    if (rows < d->n_ranks || !head || head->ne[1] != rows || tn__arch_has(m->arch, TN_ARCH_ENCODER)) return;
-    for (int r = 0; r < d->n_ranks; r++) {
+    if (rows < d->parts || !head || head->ne[1] != rows || tn__arch_has(m->arch, TN_ARCH_ENCODER)) return;
+    for (int r = 0; r < d->parts; r++) {
         part_range p = share_of(d, rows / unit, r);
-        p = (part_range){p.begin * unit, r == d->n_ranks - 1 ? rows : p.end * unit};
+        p = (part_range){p.begin * unit, r == d->parts - 1 ? rows : p.end * unit};
         d->row_bytes[r] = (size_t)(p.end - p.begin) * sizeof(float);
-        if (r != d->rank) continue;
+        if (r != d->part) continue;
         d->first_row = p.begin;
         d->end_row = p.end;
     }
@@ -303,13 +309,28 @@ static void take_vocabulary(tn_model *m) {
     if (m->w.output_b) take_units(m, m->w.output_b, 0, rows, own);
 }
 
+/* One stage that divides all layers by rows, a stage of each rank, or several ranks of each stage. */
+static tn_status form_stages(tn__division *d) {
+    if (d->n_ranks < 1) d->n_ranks = 1;
+    d->parts = !d->by_layers ? d->n_ranks : TN__MIN(TN__MAX(d->stage_ranks, 1), d->n_ranks);
+    if (d->n_ranks % d->parts)
+        return tn_fail(TN_E_INVALID, "%d ranks cannot form groups of %d that have the same layers", d->n_ranks,
+                       d->parts);
+    d->n_stages = d->n_ranks / d->parts;
+    d->stage = d->rank / d->parts;
+    d->part = d->rank % d->parts;
+    d->by_layers = d->n_stages > 1;
+    d->part_net = d->net;
+    if (!d->by_layers || d->parts == 1 || !d->net) return TN_OK;
+    return tn_net_group(d->net, d->stage * d->parts, d->parts, &d->part_net);
+}
+
 tn_status tn__divide(tn_model *m) {
     tn__division *d = &m->division;
-    if (d->n_ranks < 2) {
-        d->by_layers = false;
-        return TN_OK;
-    }
-    if (d->by_layers) return tn__divide_layers(m);
+    TN_TRY(form_stages(d));
+    if (d->n_ranks < 2) return TN_OK;
+    if (d->by_layers) TN_TRY(tn__divide_layers(m));
+    if (d->parts < 2) return TN_OK;
     d->layers = tn_calloc((size_t)m->h.n_layer, sizeof *d->layers);
     if (!d->layers) return TN_E_NOMEM;
     choose_mixers(m);
@@ -332,6 +353,8 @@ tn_status tn__divide(tn_model *m) {
 }
 
 void tn__division_free(tn__division *d) {
+    if (d->part_net != d->net) tn_net_free(d->part_net);
+    d->part_net = NULL;
     tn_free(d->layers);
     d->layers = NULL;
 }

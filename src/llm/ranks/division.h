@@ -29,26 +29,30 @@ typedef struct tn__layer_division {
 typedef struct tn__division {
     tn_net *net; /* NULL: a rank that is only planned */
     int rank, n_ranks;
+    /* Ranks of a stage have the same layers and divide every matrix of them: n_ranks = n_stages · parts. */
+    int stage, n_stages, part, parts;
+    int stage_ranks;            /* as in tn_model_params */
+    tn_net *part_net;           /* between the ranks of this stage */
     tn__layer_division *layers; /* NULL: nothing is divided */
     bool vocabulary;            /* rows of the output matrix are */
     int64_t first_row, end_row;
     size_t row_bytes[TN_NET_RANKS_MOST]; /* of every rank's part of a row of logits */
     float shares[TN_NET_RANKS_MOST];     /* as in tn_model_params */
-    bool by_layers;                      /* ranks have whole layers, one after the other */
+    bool by_layers;                      /* there are several stages */
     int32_t first_layer, end_layer;
 } tn__division;
 
 /* Takes this rank's part: shrinks the tensors and hyperparameters of the model, which has found all its weights. */
 tn_status tn__divide(struct tn_model *model);
-/* The fraction, 0 to 1, of the units of ranks first … first+n-1 that belong to ranks before `rank`. */
-double tn__share_before(const tn__division *division, int first, int rank, int n);
+/* The fraction, 0 to 1, of all layers that belong to stages before this one. */
+double tn__share_before_stage(const tn__division *division, int stage);
 tn_status tn__divide_layers(struct tn_model *model); /* of it: by layers (layers.c) */
 /* Whether this rank computes the layer, the embedding, and what follows the last layer. */
 static inline bool tn__holds_layer(const tn__division *d, int32_t il) {
     return !d->by_layers || (il >= d->first_layer && il < d->end_layer);
 }
-static inline bool tn__holds_start(const tn__division *d) { return !d->by_layers || d->rank == 0; }
-static inline bool tn__holds_end(const tn__division *d) { return !d->by_layers || d->rank == d->n_ranks - 1; }
+static inline bool tn__holds_start(const tn__division *d) { return !d->by_layers || d->stage == 0; }
+static inline bool tn__holds_end(const tn__division *d) { return !d->by_layers || d->stage == d->n_stages - 1; }
 void tn__division_free(tn__division *division);
 
 #endif

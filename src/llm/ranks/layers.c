@@ -1,5 +1,6 @@
 /* Ranks with whole layers, one after the other: hidden states pass from rank to rank, and logits return to rank
- * 0. Several micro-batches of a prompt are in flight, one on every rank. */
+ * 0. Several micro-batches of a prompt are in flight, one on every rank. The ranks of a machine may form a stage and
+ * divide its layers by rows: each of them has the whole state, and passes it to its counterpart of the next stage. */
 #include "llm/build/builder.h"
 
 /* Impossible for layers that need more than the hidden state of an earlier layer. */
@@ -15,8 +16,10 @@ static tn_status check_layers(const tn_model *m) {
             "layers of %s depend on more than the previous hidden state, so ranks cannot have whole layers: divide "
             "it by rows (--nodes-split row)",
             m->arch->info.name);
-    if (h->n_layer < m->division.n_ranks)
-        return tn_fail(TN_E_UNSUPPORTED, "cannot divide %d layers among %d ranks", h->n_layer, m->division.n_ranks);
+    const tn__division *d = &m->division;
+    if (h->n_layer < d->n_stages)
+        return tn_fail(TN_E_UNSUPPORTED, "cannot divide %d layers among %d %s", h->n_layer, d->n_stages,
+                       d->parts > 1 ? "machines" : "ranks");
     return TN_OK;
 }
 
@@ -39,13 +42,12 @@ static tn_status cut_layers(tn_model *m) {
     }
     for (int32_t i = 0; i < n; i++) all += bytes[i];
     int32_t begin = 0;
-    for (int r = 0; r < d->n_ranks; r++) {
+    for (int s = 0; s < d->n_stages; s++) {
         int32_t end = begin;
         do done += bytes[end++];
-        while (end < n - (d->n_ranks - 1 - r) &&
-               done + bytes[end] / 2 < all * tn__share_before(d, 0, r + 1, d->n_ranks));
-        if (r == d->n_ranks - 1) end = n;
-        if (r == d->rank) {
+        while (end < n - (d->n_stages - 1 - s) && done + bytes[end] / 2 < all * tn__share_before_stage(d, s + 1));
+        if (s == d->n_stages - 1) end = n;
+        if (s == d->stage) {
             d->first_layer = begin;
             d->end_layer = end;
         }
@@ -77,12 +79,12 @@ static void run_send(const tn_custom_job *job) {
     const tn__division *d = job->user;
     const tn_tensor *x = job->result->src[0];
     if (job->ith == 0)
-        (void)!tn_net_send_floats(d->net, (d->rank + 1) % d->n_ranks, x->data, (size_t)tn_nelements(x));
+        (void)!tn_net_send_floats(d->net, (d->rank + d->parts) % d->n_ranks, x->data, (size_t)tn_nelements(x));
 }
 static void run_receive(const tn_custom_job *job) {
     const tn__division *d = job->user;
     if (job->ith == 0)
-        (void)!tn_net_receive_floats(d->net, (d->rank + d->n_ranks - 1) % d->n_ranks, job->result->data,
+        (void)!tn_net_receive_floats(d->net, (d->rank + d->n_ranks - d->parts) % d->n_ranks, job->result->data,
                                      (size_t)tn_nelements(job->result));
 }
 

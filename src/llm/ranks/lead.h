@@ -33,6 +33,8 @@ tn_status tn__ranks_meet(const tn_model_params *params);
  * machine fit together. Otherwise the transport is broken, and all ranks report why: where memory is too small, what
  * each rank needs and has. `status` is that of this rank's own check; TN_E_TOO_BIG is exchanged as well. */
 tn_status tn__ranks_agree(struct tn_session_plan *plan, tn_status status);
+/* TENON_MACHINE, or the name of this host. */
+void tn__machine_name(char *name, size_t size);
 uint64_t tn__machine_hash(void);
 /* The shortest context of all ranks. */
 tn_status tn__ranks_context(const tn_model *model, int32_t *n_ctx);

@@ -380,6 +380,10 @@ static tn_status use_threads(void *user) {
     TN_TRY(status);
     TN_TRY(tn_net_threads(&(tn_net_params){.n_ranks = 1, .message_bytes = params->message_bytes}, &alone));
     status = exchange(alone);
+    tn_net *group = NULL;
+    if (status == TN_OK) status = tn_net_group(alone, 0, 1, &group);
+    if (status == TN_OK) status = exchange(group);
+    tn_net_free(group);
     tn_net_free(alone);
     return status;
 }

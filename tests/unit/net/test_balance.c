@@ -10,6 +10,8 @@
 #include <string.h>
 
 static const uint64_t gib = 1ull << 30;
+#define RANK(READ, MULTIPLY, MEMORY, DEVICE, MODEL)                                                                  \
+    { .read = (READ), .multiply = (MULTIPLY), .memory = (MEMORY), .device = (DEVICE), .model_bytes = (MODEL) }
 
 static void check_shares(const tn_rank_means *all, int n, bool by_layers, const double *expected) {
     float shares[TN_NET_RANKS_MOST];
@@ -24,16 +26,16 @@ static void check_shares(const tn_rank_means *all, int n, bool by_layers, const 
 
 static void ranks_that_are_alike_have_equal_shares(void **state) {
     (void)state;
-    const tn_rank_means alike[] = {{30e9, 1e12, 8 * gib, 1, 4 * gib}, {32e9, 1.05e12, 9 * gib, 2, 4 * gib}};
+    const tn_rank_means alike[] = {RANK(30e9, 1e12, 8 * gib, 1, 4 * gib), RANK(32e9, 1.05e12, 9 * gib, 2, 4 * gib)};
     check_shares(alike, 2, false, (const double[]){0, 0});
     check_shares(alike, 2, true, (const double[]){0, 0});
-    const tn_rank_means unknown[] = {{30e9, 1e12, 8 * gib, 1, 4 * gib}, {0, 0, 8 * gib, 2, 4 * gib}};
+    const tn_rank_means unknown[] = {RANK(30e9, 1e12, 8 * gib, 1, 4 * gib), RANK(0, 0, 8 * gib, 2, 4 * gib)};
     check_shares(unknown, 2, false, (const double[]){0, 0});
 }
 
 static void shares_follow_the_peaks(void **state) {
     (void)state;
-    const tn_rank_means two[] = {{90e9, 1e12, 64 * gib, 1, 4 * gib}, {30e9, 4e12, 64 * gib, 2, 0}};
+    const tn_rank_means two[] = {RANK(90e9, 1e12, 64 * gib, 1, 4 * gib), RANK(30e9, 4e12, 64 * gib, 2, 0)};
     check_shares(two, 2, false, (const double[]){0.75, 0.25}); /* every token reads all rows */
     check_shares(two, 2, true, (const double[]){0.2, 0.8});    /* layers pay for prompts */
 }
@@ -41,24 +43,39 @@ static void shares_follow_the_peaks(void **state) {
 static void memory_limits_shares(void **state) {
     (void)state;
     /* The fast rank holds 0.9 · 2 of 6 GiB, the slow ones the rest. */
-    const tn_rank_means small[] = {
-        {90e9, 0, 2 * gib, 1, 6 * gib}, {30e9, 0, 64 * gib, 2, 6 * gib}, {30e9, 0, 64 * gib, 3, 6 * gib}};
+    const tn_rank_means small[] = {RANK(90e9, 0, 2 * gib, 1, 6 * gib), RANK(30e9, 0, 64 * gib, 2, 6 * gib),
+                                   RANK(30e9, 0, 64 * gib, 3, 6 * gib)};
     check_shares(small, 3, false, (const double[]){0.3, 0.35, 0.35});
     /* Two ranks on one device have half of its memory each. */
-    const tn_rank_means together[] = {
-        {0, 0, 4 * gib, 1, 6 * gib}, {0, 0, 4 * gib, 1, 6 * gib}, {0, 0, 64 * gib, 3, 0}};
+    const tn_rank_means together[] = {RANK(0, 0, 4 * gib, 1, 6 * gib), RANK(0, 0, 4 * gib, 1, 6 * gib),
+                                      RANK(0, 0, 64 * gib, 3, 0)};
     check_shares(together, 3, false, (const double[]){0.3, 0.3, 0.4});
     /* Too little everywhere: by memory; the session is refused later, with numbers. */
-    const tn_rank_means none[] = {{0, 0, 1 * gib, 1, 60 * gib}, {0, 0, 3 * gib, 2, 60 * gib}};
+    const tn_rank_means none[] = {RANK(0, 0, 1 * gib, 1, 60 * gib), RANK(0, 0, 3 * gib, 2, 60 * gib)};
     check_shares(none, 2, false, (const double[]){0.25, 0.75});
 }
 
 static void the_limit_of_a_full_rank_passes_to_the_next(void **state) {
     (void)state;
     /* Filling the first rank raises the share of the second beyond its memory as well. */
-    const tn_rank_means all[] = {
-        {40e9, 0, 1 * gib, 1, 9 * gib}, {30e9, 0, 3 * gib, 2, 9 * gib}, {10e9, 0, 64 * gib, 3, 9 * gib}};
+    const tn_rank_means all[] = {RANK(40e9, 0, 1 * gib, 1, 9 * gib), RANK(30e9, 0, 3 * gib, 2, 9 * gib),
+                                 RANK(10e9, 0, 64 * gib, 3, 9 * gib)};
     check_shares(all, 3, false, (const double[]){0.1, 0.3, 0.6});
+}
+
+static void ranks_of_machines_are_counted(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t machines[6];
+        int n, expected;
+    } cases[] = {{{1, 1, 2, 2}, 4, 2}, {{1, 1, 1}, 3, 3},          {{1, 2, 3}, 3, 1},
+                 {{1, 1, 2}, 3, 0},    {{1, 2, 1, 2}, 4, 0},       {{1, 1, 2, 2, 1, 1}, 6, 0},
+                 {{1, 2, 2, 2}, 4, 0}, {{1, 1, 1, 2, 2, 3}, 6, 0}, {{7}, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_rank_means all[6] = {{0}};
+        for (int r = 0; r < cases[i].n; r++) all[r].machine = cases[i].machines[r];
+        assert_int_equal(tn_ranks_per_machine(all, cases[i].n), cases[i].expected);
+    }
 }
 
 struct exchanging {
@@ -114,6 +131,7 @@ int main(void) {
         cmocka_unit_test(shares_follow_the_peaks),
         cmocka_unit_test(memory_limits_shares),
         cmocka_unit_test(the_limit_of_a_full_rank_passes_to_the_next),
+        cmocka_unit_test(ranks_of_machines_are_counted),
         cmocka_unit_test(ranks_exchange_what_they_have),
         cmocka_unit_test(a_device_gives_its_declared_peaks),
     };

@@ -107,6 +107,58 @@ static void ranks_exchange(void **state) {
     }
 }
 
+/* Groups of two and of three of four ranks compute side by side; they leave the whole transport usable. */
+static void exchange_in_groups(rank_job *job) {
+    tn_net *whole = job->net, *group = NULL;
+    const int rank = tn_net_rank(whole);
+    for (int size = 2; size <= 3; size++) {
+        const int first = size == 2 ? rank / 2 * 2 : 1;
+        if (size == 3 && rank == 0) {
+            EXPECT(job, tn_net_group(whole, 1, 3, &group) == TN_E_INVALID && !group);
+        } else {
+            EXPECT(job, tn_net_group(whole, first, size, &job->net) == TN_OK);
+            EXPECT(job, tn_net_rank(job->net) == rank - first && tn_net_size(job->net) == size);
+            EXPECT(job, tn_net_bytes(job->net) > 0);
+            exchange_everything(job);
+            tn_net_free(job->net);
+            job->net = whole;
+        }
+        float x = 1;
+        EXPECT(job, tn_net_all_reduce(whole, &x, &x, 1) == TN_OK && x == 4);
+    }
+    EXPECT(job, tn_net_group(whole, 0, 5, &group) == TN_E_INVALID);
+    EXPECT(job, tn_net_group(NULL, 0, 1, &group) == TN_E_INVALID);
+}
+static void groups_of_ranks_exchange(void **state) {
+    (void)state;
+    rank_job jobs[RANKS_MOST];
+    on_threads(4, 20000, exchange_in_groups, jobs);
+    for (int r = 0; r < 4; r++)
+        if (jobs[r].failed) fail_msg("rank %d: line %d", r, jobs[r].failed);
+}
+
+/* A failure in a group breaks the whole transport. */
+static void abort_in_a_group(rank_job *job) {
+    tn_net *group;
+    const int rank = tn_net_rank(job->net);
+    float x = 1;
+    EXPECT(job, tn_net_group(job->net, rank / 2 * 2, 2, &group) == TN_OK);
+    if (rank == 3) tn_net_abort(group, TN_E_NOMEM, "no room in the group");
+    job->status = tn_net_all_reduce(rank == 2 ? group : job->net, &x, &x, 1);
+    snprintf(job->error, sizeof job->error, "%s", tn_error());
+    tn_net_free(group);
+}
+static void a_failure_in_a_group_reaches_all(void **state) {
+    (void)state;
+    rank_job jobs[RANKS_MOST];
+    on_threads(4, 20000, abort_in_a_group, jobs);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(jobs[r].failed, 0);
+        assert_int_equal(jobs[r].status, TN_E_NOMEM);
+        assert_non_null(strstr(jobs[r].error, "no room in the group"));
+    }
+}
+
 /* A message larger than the buffers passes in pieces while the other rank receives. */
 static void send_large(rank_job *job) {
     enum { BYTES = 123457 };
@@ -362,6 +414,8 @@ static void delayed_messages_take_longer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_exchange),
+        cmocka_unit_test(groups_of_ranks_exchange),
+        cmocka_unit_test(a_failure_in_a_group_reaches_all),
         cmocka_unit_test(large_messages_pass_in_pieces),
         cmocka_unit_test(coded_sums_are_near_and_the_same_on_all_ranks),
         cmocka_unit_test(a_stalled_rank_ends_the_others),

@@ -36,8 +36,10 @@ typedef struct follower {
 
 /* Of all ranks in the tests that follow. */
 static bool by_layers, share_weights;
+static int stage_ranks;
 static tn_model_params ranks_model_params(tn_net *net) {
-    return (tn_model_params){.net = net, .by_layers = by_layers, .share_weights = share_weights};
+    return (tn_model_params){
+        .net = net, .by_layers = by_layers, .stage_ranks = stage_ranks, .share_weights = share_weights};
 }
 
 static bool planned_is_taken(tn_session *s) {
@@ -282,6 +284,48 @@ static void layers_give_the_logits_of_one_rank(void **state) {
     by_layers = false;
     remove(tiny_path());
     assert_true(getenv("TENON_ARCH") || (n_models >= 20 && n_refused >= 1));
+}
+
+/* Two machines with two ranks each: layers between machines, rows within them. */
+static void stages_of_several_ranks_give_the_logits_of_one_rank(void **state) {
+    (void)state;
+    int n_models = 0, n_mixers = 0;
+    by_layers = true;
+    stage_ranks = 2;
+    for (size_t i = 0; tn_arch_at(i); i++) {
+        const tn_arch *arch = tn_arch_at(i);
+        if (getenv("TENON_ARCH") && strcmp(getenv("TENON_ARCH"), arch->name) != 0) continue;
+        if (!tiny_arch_is_tested(arch->name) || (arch->traits & TN_ARCH_ENCODER)) continue;
+        const tiny_options options = {.arch = arch->name,
+                                      .heads = 8,
+                                      .kv_heads = 4,
+                                      .width = 64,
+                                      .layers = 5,
+                                      .head = strcmp(arch->name, "deci") == 0 ? 8 : 16};
+        if (tiny_model_write(tiny_path(), &options) != TN_OK) continue;
+        tn_model *model;
+        const tn_model_params part = {.n_ranks = 4, .rank = 3, .by_layers = true, .stage_ranks = 2};
+        if (tn_model_open(tiny_path(), &part, &model) != TN_OK) continue;
+        assert_true(model->division.n_stages == 2 && model->division.stage == 1 && model->division.part == 1);
+        assert_true(model->division.first_layer > 0 && model->division.end_layer == model->h.n_layer);
+        tn_model_close(model);
+        n_mixers += compare_ranks(tiny_path(), arch->name, 4, 4, 1e-10).mixers > 0;
+        n_models++;
+    }
+    by_layers = false;
+    stage_ranks = 0;
+    assert_true(getenv("TENON_ARCH") || (n_models >= 20 && n_mixers * 2 >= n_models));
+    /* Three ranks are not two machines of two; all ranks of one machine divide rows. */
+    tn_model *model;
+    assert_ok(tiny_model_write(tiny_path(), &(tiny_options){.heads = 8, .kv_heads = 4, .width = 64, .layers = 5}));
+    tn_model_params how = {.n_ranks = 3, .by_layers = true, .stage_ranks = 2};
+    assert_fails(TN_E_INVALID, tn_model_open(tiny_path(), &how, &model));
+    how = (tn_model_params){.n_ranks = 2, .by_layers = true, .stage_ranks = 2};
+    assert_ok(tn_model_open(tiny_path(), &how, &model));
+    assert_false(model->division.by_layers);
+    assert_int_equal(model->h.layers[0].n_head, 4);
+    tn_model_close(model);
+    remove(tiny_path());
 }
 
 /* Fewer key/value heads than ranks, one embedding for both ends, and matrices of blocks. */
@@ -621,6 +665,7 @@ int main(void) {
         cmocka_unit_test(layers_give_the_logits_of_one_rank),
         cmocka_unit_test(other_shapes_are_divided),
         cmocka_unit_test(shares_are_kept),
+        cmocka_unit_test(stages_of_several_ranks_give_the_logits_of_one_rank),
         cmocka_unit_test(ranks_hold_their_parts),
         cmocka_unit_test(ranks_without_the_file_receive_their_parts),
         cmocka_unit_test(shared_weights_that_do_not_arrive_end_all_ranks),

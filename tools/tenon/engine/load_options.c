@@ -89,9 +89,9 @@ static const struct option load_table[] = {
      .kind = OPTION_TEXT,
      .fallback = "auto",
      .choices = "auto row layer",
-     .help =
-         "row gives each rank a part of every matrix, layer whole layers with several micro-batches in flight; auto "
-         "is row within a machine and layer across machines"},
+     .help = "row gives each rank a part of every matrix; layer gives whole layers to machines, whose ranks divide "
+             "them by "
+             "rows, or on one machine to ranks; auto is row on one machine and layer on several"},
     {.name = "share-weights",
      .kind = OPTION_FLAG,
      .help = "rank 0 reads the model's file and sends the other ranks their parts; only it needs the file"},

@@ -66,13 +66,24 @@ static void print_shares(const tn_rank_means *all, int n, const float *shares) {
     fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
 }
 
+/* Layers between machines, rows within each. On one machine every rank has layers of its own. */
+static void count_stage_ranks(const tn_rank_means *all, int n, int rank, tn_model_params *model) {
+    const int count = tn_ranks_per_machine(all, n);
+    if (count && count < n) model->stage_ranks = count;
+    if (!count && rank == 0)
+        fprintf(stderr, "%sThe machines have different numbers of ranks: every rank has layers of its own.%s\n",
+                style(stderr, STYLE_DIM), style(stderr, STYLE_NONE));
+}
+
 tn_status ranks_balance(tn_net *net, const char *path, const tn_session_params *params, int n_threads,
                         tn_model_params *model) {
     tn_rank_means own, all[TN_NET_RANKS_MOST];
-    if (tn_net_size(net) < 2 || shares_given(model)) return TN_OK;
+    if (tn_net_size(net) < 2) return TN_OK;
     TN_TRY(own_means(params, n_threads, &own));
     own.model_bytes = weight_bytes(path);
     TN_TRY(tn_ranks_exchange(net, &own, all));
+    if (model->by_layers) count_stage_ranks(all, tn_net_size(net), tn_net_rank(net), model);
+    if (shares_given(model)) return TN_OK;
     tn_ranks_shares(all, tn_net_size(net), model->by_layers, model->shares);
     if (tn_net_rank(net) == 0 && shares_given(model)) print_shares(all, tn_net_size(net), model->shares);
     return TN_OK;

@@ -2,6 +2,7 @@
 
 #include "cli/term.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -39,6 +40,7 @@ int rank_plans_begin(const struct args *args, const char *path, struct rank_plan
         if (code) return code;
     }
     if (p->n < 2) return EXIT_OK;
+    p->stage_ranks = model->stage_ranks;
     model->n_ranks = p->n;
     model->rank = p->rank;
     if (p->devices[0]) ranks_use_device(params, p->devices[p->rank]);
@@ -47,7 +49,11 @@ int rank_plans_begin(const struct args *args, const char *path, struct rank_plan
 
 static void describe_rank(const tn_fit *fit, struct rank_row *row) {
     *row = (struct rank_row){0};
-    (void)gethostname(row->machine, sizeof row->machine - 1);
+    const char *machine = getenv("TENON_MACHINE");
+    if (machine && *machine)
+        snprintf(row->machine, sizeof row->machine, "%s", machine);
+    else
+        (void)gethostname(row->machine, sizeof row->machine - 1);
     for (size_t d = 0; d < fit->n_devices && d < RANK_ROW_DEVICES; d++) {
         const tn_fit_device *f = &fit->devices[d];
         struct rank_device *to = &row->devices[row->n_devices++];
@@ -183,7 +189,12 @@ void rank_plans_print(const struct rank_plans *p, FILE *out) {
         for (int i = 0; i < p->rows[r].n_devices; i++)
             if ((int)strlen(p->rows[r].devices[i].name) > name) name = (int)strlen(p->rows[r].devices[i].name);
     }
-    fprintf(out, "\n%d ranks, by %s; the plan above is that of rank 0\n", p->n, p->by_layers ? "layers" : "rows");
+    if (p->stage_ranks > 1)
+        fprintf(out,
+                "\n%d ranks, by layers between %d machines and rows within them; the plan above is that of rank 0\n",
+                p->n, p->n / p->stage_ranks);
+    else
+        fprintf(out, "\n%d ranks, by %s; the plan above is that of rank 0\n", p->n, p->by_layers ? "layers" : "rows");
     fprintf(out, "%srank  %-*s  %-*s %7s %12s %12s %12s %12s %12s %12s%s\n", style(out, STYLE_BOLD), wide, "machine",
             name, "device", "layers", "weights", "mapped", "cache", "compute", "needed", "available",
             style(out, STYLE_NONE));

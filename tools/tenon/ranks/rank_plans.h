@@ -22,6 +22,7 @@ struct rank_row {
 struct rank_plans {
     int n, rank; /* ranks, and this one; n is 0 or 1: one rank */
     bool by_layers;
+    int stage_ranks;                        /* as in tn_model_params */
     tn_net *net;                            /* of an MPI job; else NULL */
     const char *devices[RANK_DEVICES_MOST]; /* of --split-mode row, by rank */
     struct rank_row rows[TN_NET_RANKS_MOST];
