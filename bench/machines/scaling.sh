@@ -17,20 +17,23 @@ import sys
 rows = {}
 for line in open(sys.argv[1]):
     words = line.split()
-    if not words or not words[0].isdigit() or words[1] not in ('-', 'row', 'layer'):
+    if not words or not words[0].isdigit() or words[1] not in ('-', 'row', 'layer', 'pipeline'):
         continue
     if words[2] == 'cannot':
         continue
     bytes, fits = ' '.join(words[2:4]), words[6] == 'yes'
     prompt, decode, messages = words[7:10]
     rows.setdefault(int(words[0]), {})[words[1]] = (bytes, fits, float(prompt), float(decode), messages)
-print('| GPUs | memory per rank (row) | row: prompt | row: decode | …of which messages | layer: prompt | layer: decode |')
-print('|---|---|---|---|---|---|---|')
+print('| GPUs | memory per rank (row) | row: prompt | row: decode | …of which messages | pipeline: prompt | pipeline: decode | layer: prompt | layer: decode |')
+print('|---|---|---|---|---|---|---|---|---|')
+def two(split):
+    return f'{split[2]:,.0f} | {split[3]:.0f}' if split else '– | –'
 for n, splits in rows.items():
     bytes, fits, prompt, decode, messages = splits.get('row') or splits['-']
-    other = splits.get('layer') or splits.get('-')
-    layer = f'{other[2]:,.0f} | {other[3]:.0f}' if other else '– | –'
-    print(f'| {n} | {bytes}{"" if fits else ", does not fit"} | {prompt:,.0f} | {decode:.0f} | {messages} | {layer} |')
+    several = n > 8  # machines: on one, ranks have layers of their own with --nodes-split layer as well
+    pipeline = splits.get('pipeline' if several else 'layer') or splits.get('-')
+    print(f'| {n} | {bytes}{"" if fits else ", does not fit"} | {prompt:,.0f} | {decode:.0f} | {messages} '
+          f'| {two(pipeline)} | {two(splits.get("layer") if several else None)} |')
 print()
 END
 }

@@ -38,6 +38,9 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
         -n 2 env TENON_MACHINE=b "$tenon" $options --nodes-split layer 2> "$work/err" | tr -d '\r' | grep -E '"text"|"memory_(planned|used)"')
     [ "$(grep text <<< "$got")" = "$one" ] || failed "two machines of two ranks: another text: $(cat "$work/err")"
     fits "$got" || failed "two machines of two ranks: other memory is used than was planned"
+    check "a pipeline across machines" 0 '4 ranks, by layers;' mpirun --allow-run-as-root --oversubscribe \
+        -n 2 env TENON_MACHINE=a "$tenon" plan "$work/deep.gguf" -c 128 --nodes-split pipeline : \
+        -n 2 env TENON_MACHINE=b "$tenon" plan "$work/deep.gguf" -c 128 --nodes-split pipeline
     check "the plan of two machines" 0 '4 ranks, by layers between 2 machines and rows within them' \
         mpirun --allow-run-as-root --oversubscribe -n 2 env TENON_MACHINE=a "$tenon" plan "$model" -c 128 --nodes-split layer : \
         -n 2 env TENON_MACHINE=b "$tenon" plan "$model" -c 128 --nodes-split layer
@@ -116,6 +119,7 @@ check "an unknown transport" 1 "unknown transport 'pigeons'" "$tenon" run "$mode
 check "a missing model" 1 "missing.gguf" "$tenon" run "$work/missing.gguf" -p x -n 1 --ranks 2
 check "a plan of this machine's CPU, not measured" 1 "tenon devices --measure" env XDG_CACHE_HOME="$work" "$tenon" plan "$model" -c 128 --nodes "2x1x cpu; net=125M,latency=100us,prompt=100"
 check "a plan of machines" 0 "Fastest decode that fits: 1 rank" "$tenon" plan "$model" -c 128 --nodes "2x2x h200,link=450G; net=1M,latency=1s"
+check "layers between machines, rows within them" 0 'Fastest decode that fits: 4 ranks, --nodes-split layer' "$tenon" plan "$model" -c 128 --nodes "2x2x 475K,read=1M,f16=1G,f32=1G,i8=1G,link=450G; net=1G"
 check "ranks that pay" 0 "Fastest decode that fits: 2 ranks, --nodes-split row" "$tenon" plan "$model" -c 128 --nodes "2x 8G,read=1M,f16=1G,f32=1G,i8=1G,link=450G,link-latency=1ns"
 check "nothing fits" 3 "Nothing fits" "$tenon" plan "$model" -c 128 --nodes "2x 300K,read=1M,f16=1G,f32=1G,i8=1G"
 check "a wrong description" 1 "MACHINESx" "$tenon" plan "$model" --nodes "2x h200,net=fast"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # run.sh BUILD [PART…]: the tenon program with injected faults. It must always end by itself with a documented exit code,
-# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server tiers ranks machines replicas.
+# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server tiers ranks machines replicas replica_machines.
 set -u
 build=$(cd "$1" && pwd)
 shift
-parts=${*:-memory device exact reads full kill change clock server tiers ranks machines replicas}
+parts=${*:-memory device exact reads full kill change clock server tiers ranks machines replicas replica_machines}
 tenon=$build/bin/tenon
 preload=$build/tests/libfault_preload.so
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,6 +15,7 @@ cleanup() {
     [ -z "$server_pid" ] || kill -KILL "$server_pid" 2> /dev/null
     [ -z "$mounted" ] || umount "$mounted"
     [ -z "${machines_agent:-}" ] || machines_end
+    [ -z "${rm_pids:-}" ] || rm_end
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -112,6 +113,11 @@ part_ranks() {
 part_machines() {
     # shellcheck source=tests/fault/machines.sh
     . "$here/machines.sh"
+}
+
+part_replica_machines() {
+    # shellcheck source=tests/fault/replica_machines.sh
+    . "$here/replica_machines.sh"
 }
 
 part_replicas() {

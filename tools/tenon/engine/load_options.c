@@ -88,10 +88,12 @@ static const struct option load_table[] = {
      .value = "HOW",
      .kind = OPTION_TEXT,
      .fallback = "auto",
-     .choices = "auto row layer",
-     .help = "row gives each rank a part of every matrix; layer gives whole layers to machines, whose ranks divide "
-             "them by "
-             "rows, or on one machine to ranks; auto is row on one machine and layer on several"},
+     .choices = "auto row layer pipeline",
+     .help =
+         "row gives each rank a part of every matrix; layer gives whole layers to machines, whose ranks divide them "
+         "by "
+         "rows, or on one machine to ranks; pipeline gives them to ranks; auto is row on one machine and layer on "
+         "several"},
     {.name = "share-weights",
      .kind = OPTION_FLAG,
      .help = "rank 0 reads the model's file and sends the other ranks their parts; only it needs the file"},

@@ -82,7 +82,7 @@ tn_status ranks_balance(tn_net *net, const char *path, const tn_session_params *
     TN_TRY(own_means(params, n_threads, &own));
     own.model_bytes = weight_bytes(path);
     TN_TRY(tn_ranks_exchange(net, &own, all));
-    if (model->by_layers) count_stage_ranks(all, tn_net_size(net), tn_net_rank(net), model);
+    if (model->by_layers && !model->stage_ranks) count_stage_ranks(all, tn_net_size(net), tn_net_rank(net), model);
     if (shares_given(model)) return TN_OK;
     tn_ranks_shares(all, tn_net_size(net), model->by_layers, model->shares);
     if (tn_net_rank(net) == 0 && shares_given(model)) print_shares(all, tn_net_size(net), model->shares);

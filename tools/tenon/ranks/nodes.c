@@ -133,8 +133,17 @@ struct rank_figures {
     int32_t n_ubatch, n_seqs;
 };
 
+/* SPLIT_STAGES: layers between machines, rows within them. */
+enum node_split { SPLIT_ROWS, SPLIT_LAYERS, SPLIT_STAGES, SPLITS };
+
+static const char *split_name(const struct machines *m, enum node_split split, int n) {
+    if (n == 1) return "-";
+    if (split == SPLIT_ROWS) return "row";
+    return split == SPLIT_LAYERS && n > m->devices && m->devices > 1 ? "pipeline" : "layer";
+}
+
 static tn_status plan_rank(const char *path, const struct machines *m, const tn_model_params *model_params,
-                           const tn_session_params *params, int rank, int n, bool by_layers,
+                           const tn_session_params *params, int rank, int n, enum node_split split,
                            struct rank_figures *figures) {
     char device[300];
     tn_model_params mp = *model_params;
@@ -148,11 +157,12 @@ static tn_status plan_rank(const char *path, const struct machines *m, const tn_
     snprintf(device, sizeof device, m->local ? "%s" : "sim:%s,memory-only=1,name=node", m->device);
     mp.n_ranks = n;
     mp.rank = rank;
-    mp.by_layers = by_layers;
+    mp.by_layers = split != SPLIT_ROWS;
+    mp.stage_ranks = split == SPLIT_STAGES ? m->devices : 1;
     memset(p.devices, 0, sizeof p.devices);
     p.devices[0] = device;
     if (m->local && strcmp(device, "cpu") != 0) p.devices[1] = "cpu";
-    if (m->pipelined && by_layers) p.n_ubatch = RANKS_PIPELINED_UBATCH;
+    if (m->pipelined && split != SPLIT_ROWS) p.n_ubatch = RANKS_PIPELINED_UBATCH;
     p.n_gpu_layers = INT32_MAX;
     p.overrides = &embedding;
     p.n_overrides = 1;
@@ -183,41 +193,79 @@ struct split_figures {
     bool fits;
 };
 
+static void predict_rows(const struct machines *m, const struct rank_figures *slowest, const tn_model_info *info,
+                         int n, struct split_figures *s) {
+    const double rows = slowest->n_ubatch, seqs = slowest->n_seqs, state = 4.0 * info->n_embd,
+                 logits = 4.0 * info->n_vocab, note = message_time(m, n, NOTE);
+    const double sums = 2.0 * info->n_layer * reduce_time(m, n, state * seqs) +
+                        message_time(m, n, logits * seqs * (n - 1) / n) + note;
+    s->decode = seqs / (slowest->decode + sums);
+    s->messages = sums / (slowest->decode + sums);
+    s->prefill = rows / (slowest->prefill + 2.0 * info->n_layer * reduce_time(m, n, state * rows) + note);
+}
+
+/* `turn`: the slowest rank or message of a micro-batch. Of a long prompt every stage has a micro-batch; of another
+ * one they begin and end one after the other. */
+static double pipelined_rate(const struct machines *m, double rows, int n_stages, double turn) {
+    const double runs = m->prompt > 0 ? ceil(m->prompt / rows) : 0;
+    return runs > 0 ? m->prompt / ((runs + n_stages - 1) * turn) : rows / turn;
+}
+
 /* Ranks between the first and the last are alike, but for a layer more or less: together they compute what one rank
  * with all layers, `whole`, computes. */
+static void predict_layers(const struct machines *m, const struct rank_figures *slowest,
+                           const struct rank_figures *whole, const tn_model_info *info, int n,
+                           struct split_figures *s) {
+    const double rows = slowest->n_ubatch, seqs = slowest->n_seqs, state = 4.0 * info->n_embd,
+                 logits = 4.0 * info->n_vocab;
+    const double passed = n == 1 ? 0 : pass_time(m, n, state * seqs) + message_time(m, n, logits * seqs);
+    const double message = n == 1 ? 0 : pass_time(m, n, state * rows) / (n - 1);
+    const double turn = fmax(fmax(slowest->prefill, whole->prefill * rows / whole->n_ubatch / n), message);
+    s->decode = seqs / (whole->decode + passed);
+    s->messages = passed / (whole->decode + passed);
+    s->prefill = pipelined_rate(m, rows, n, turn);
+}
+
+/* `stages`: of all stages, one after the other. Every rank of a machine passes the state to its counterpart: together
+ * they need the link between machines once for each. */
+static void predict_stages(const struct machines *m, const struct rank_figures *slowest, double stages,
+                           const tn_model_info *info, int n_stages, struct split_figures *s) {
+    const double rows = slowest->n_ubatch, seqs = slowest->n_seqs, state = 4.0 * info->n_embd,
+                 logits = 4.0 * info->n_vocab;
+    const double sums = 2.0 * info->n_layer * reduce_on(m->link, m->devices, state * seqs) + m->link.latency +
+                        logits * seqs / m->link.rate;
+    const double passed = (n_stages - 1) * (m->net.latency + m->devices * state * seqs / m->net.rate) +
+                          m->net.latency + logits * seqs / m->net.rate;
+    const double in_stage =
+        2.0 * ceil((double)info->n_layer / n_stages) * reduce_on(m->link, m->devices, state * rows);
+    const double turn = fmax(slowest->prefill + in_stage, m->net.latency + m->devices * state * rows / m->net.rate);
+    s->decode = seqs / (stages + sums + passed);
+    s->messages = (sums + passed) / (stages + sums + passed);
+    s->prefill = pipelined_rate(m, rows, n_stages, turn);
+}
+
 static tn_status plan_split(const char *path, const struct machines *m, const tn_model_params *model_params,
                             const tn_session_params *params, const tn_model_info *info,
-                            const struct rank_figures *whole, int n, bool by_layers, struct split_figures *s) {
+                            const struct rank_figures *whole, int n, enum node_split split, struct split_figures *s) {
     struct rank_figures first, middle, last;
-    TN_TRY(plan_rank(path, m, model_params, params, 0, n, by_layers, &first));
+    const int second = split == SPLIT_STAGES ? m->devices : 1, n_stages = n / second;
+    TN_TRY(plan_rank(path, m, model_params, params, 0, n, split, &first));
     last = middle = first;
-    if (n > 1) TN_TRY(plan_rank(path, m, model_params, params, n - 1, n, by_layers, &last));
-    if (n > 2) TN_TRY(plan_rank(path, m, model_params, params, 1, n, by_layers, &middle));
-    const double rows = first.n_ubatch, seqs = first.n_seqs, state = 4.0 * info->n_embd, logits = 4.0 * info->n_vocab;
-    const double slowest = fmax(fmax(first.prefill, middle.prefill), last.prefill);
+    if (n > 1) TN_TRY(plan_rank(path, m, model_params, params, n - 1, n, split, &last));
+    if (n > 2 * second) TN_TRY(plan_rank(path, m, model_params, params, second, n, split, &middle));
     *s = (struct split_figures){.bytes = first.bytes, .available = first.available};
     if (middle.bytes > s->bytes) s->bytes = middle.bytes;
     if (last.bytes > s->bytes) s->bytes = last.bytes;
     s->fits = s->bytes <= s->available;
-    if (by_layers) {
-        const double all = whole->decode;
-        const double passed = n == 1 ? 0 : pass_time(m, n, state * seqs) + message_time(m, n, logits * seqs);
-        const double message = n == 1 ? 0 : pass_time(m, n, state * rows) / (n - 1);
-        const double turn = fmax(fmax(slowest, whole->prefill * rows / whole->n_ubatch / n), message);
-        const double runs = m->prompt > 0 ? ceil(m->prompt / rows) : 0;
-        s->decode = seqs / (all + passed);
-        s->messages = passed / (all + passed);
-        /* Of a long prompt every rank has a micro-batch; of another one they begin and end one after the other. */
-        s->prefill = runs > 0 ? m->prompt / ((runs + n - 1) * turn) : rows / turn;
-        return TN_OK;
-    }
-    const double step = fmax(fmax(first.decode, middle.decode), last.decode);
-    const double note = message_time(m, n, NOTE);
-    const double sums = 2.0 * info->n_layer * reduce_time(m, n, state * seqs) +
-                        message_time(m, n, logits * seqs * (n - 1) / n) + note;
-    s->decode = seqs / (step + sums);
-    s->messages = sums / (step + sums);
-    s->prefill = rows / (slowest + 2.0 * info->n_layer * reduce_time(m, n, state * rows) + note);
+    struct rank_figures slowest = first;
+    slowest.prefill = fmax(fmax(first.prefill, middle.prefill), last.prefill);
+    slowest.decode = fmax(fmax(first.decode, middle.decode), last.decode);
+    if (split == SPLIT_ROWS)
+        predict_rows(m, &slowest, info, n, s);
+    else if (split == SPLIT_LAYERS)
+        predict_layers(m, &slowest, whole, info, n, s);
+    else
+        predict_stages(m, &slowest, first.decode + last.decode + (n_stages - 2) * middle.decode, info, n_stages, s);
     return TN_OK;
 }
 
@@ -238,7 +286,6 @@ static int declare_peaks(const struct machines *m, int n_threads) {
 
 int print_nodes_plan(const char *path, const char *nodes, const tn_model_params *model_params,
                      const tn_session_params *params, bool small_batches, FILE *out) {
-    static const char *const names[] = {"row", "layer"};
     struct machines m;
     tn_model *model;
     int code = parse_nodes(nodes, &m);
@@ -257,26 +304,30 @@ int print_nodes_plan(const char *path, const char *nodes, const tn_model_params 
         "%d machine%s with %d × %s; %.3g GB/s and %.3g us between devices, %.3g GB/s and %.3g us between machines\n",
         m.nodes, m.nodes == 1 ? "" : "s", m.devices, m.device, m.link.rate / 1e9, m.link.latency * 1e6,
         m.net.rate / 1e9, m.net.latency * 1e6);
-    fprintf(out, "%6s  %-6s %12s %12s  %5s %14s %14s %9s\n", "ranks", "split", "per rank", "available", "fits",
+    fprintf(out, "%6s  %-8s %12s %12s  %5s %14s %14s %9s\n", "ranks", "split", "per rank", "available", "fits",
             "prompt tok/s", "decode tok/s", "messages");
     struct rank_figures whole;
-    status = plan_rank(path, &m, model_params, params, 0, 1, false, &whole);
+    status = plan_rank(path, &m, model_params, params, 0, 1, SPLIT_ROWS, &whole);
     if (status != TN_OK) return fail_status(status, "%s", path);
     for (int n = 1; n <= all; n = n < all && 2 * n > all ? all : 2 * n) {
-        for (int layers = 0; layers < (n > 1 ? 2 : 1); layers++) {
+        for (enum node_split split = SPLIT_ROWS; split < SPLITS; split++) {
             struct split_figures s;
-            status = plan_split(path, &m, model_params, params, &info, &whole, n, layers, &s);
+            if ((n == 1 && split != SPLIT_ROWS) ||
+                (split == SPLIT_STAGES && (m.devices == 1 || n <= m.devices || n % m.devices)))
+                continue;
+            const char *name = split_name(&m, split, n);
+            status = plan_split(path, &m, model_params, params, &info, &whole, n, split, &s);
             if (status != TN_OK) {
-                fprintf(out, "%6d  %-6s %s\n", n, names[layers], tn_error());
+                fprintf(out, "%6d  %-8s %s\n", n, name, tn_error());
                 continue;
             }
-            fprintf(out, "%6d  %-6s %12s %12s  %5s %14.4g %14.4g %8.0f%%\n", n, n > 1 ? names[layers] : "-",
-                    human_bytes(bytes, s.bytes), human_bytes(available, s.available), s.fits ? "yes" : "no",
-                    s.prefill, s.decode, 100 * s.messages);
+            fprintf(out, "%6d  %-8s %12s %12s  %5s %14.4g %14.4g %8.0f%%\n", n, name, human_bytes(bytes, s.bytes),
+                    human_bytes(available, s.available), s.fits ? "yes" : "no", s.prefill, s.decode,
+                    100 * s.messages);
             if (!s.fits || s.decode <= best_speed) continue;
             best_speed = s.decode;
             snprintf(best, sizeof best, "%d rank%s%s%s", n, n == 1 ? "" : "s", n > 1 ? ", --nodes-split " : "",
-                     n > 1 ? names[layers] : "");
+                     n > 1 ? name : "");
         }
         if (n == all) break;
     }

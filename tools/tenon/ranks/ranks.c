@@ -51,7 +51,10 @@ static bool runs_on_cpu_only(const tn_session_params *params) {
 void ranks_divide(const struct args *args, int n_ranks, tn_session_params *params, tn_model_params *model) {
     const size_t most = sizeof params->split / sizeof *params->split;
     const char *how = args_text(args, "nodes-split");
-    model->by_layers = strcmp(how, "layer") == 0 || (strcmp(how, "auto") == 0 && ranks_here(n_ranks) < n_ranks);
+    const bool each = strcmp(how, "pipeline") == 0;
+    model->stage_ranks = each;
+    model->by_layers =
+        each || strcmp(how, "layer") == 0 || (strcmp(how, "auto") == 0 && ranks_here(n_ranks) < n_ranks);
     if (model->by_layers && !args_given(args, "ubatch") && runs_on_cpu_only(params))
         params->n_ubatch = RANKS_PIPELINED_UBATCH;
     for (size_t i = 0; i < most; i++) model->shares[i] = params->split[i];
