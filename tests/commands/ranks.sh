@@ -104,7 +104,7 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
         sleep 0.1
     done
     # shellcheck disable=SC2046
-    ranks=$(for pid in $(cat /proc/$job/task/$job/children); do [ "$(cat "/proc/$pid/comm")" = tenon ] && echo "$pid"; done)
+    ranks=$(for pid in $(cat /proc/$job/task/*/children); do [ "$(cat "/proc/$pid/comm")" = tenon ] && echo "$pid"; done)
     # shellcheck disable=SC2086
     before=$(idle_ticks $ranks)
     sleep 1

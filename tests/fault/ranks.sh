@@ -72,6 +72,28 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     grep -q 'different model' err || fail "mpirun with two models does not say so"
 fi
 
+# Layers between machines, rows within them: a rank of the second machine is killed or stopped while others of its group wait for
+# its sums, and the first machine for states.
+ranks_stages() { # signal
+    local line=(run big.gguf -f prompt.txt -n 20000 -c 2048 --ignore-eos --context-shift -t 1 --nodes-split layer --net-timeout $ranks_timeout) pids=
+    mpirun --allow-run-as-root --oversubscribe -n 2 env TENON_MACHINE=a "$tenon" "${line[@]}" : \
+        -n 2 env TENON_MACHINE=b "$tenon" "${line[@]}" > out/ranks.txt 2> err < /dev/null &
+    root=$!
+    for _ in $(seq 200); do [ -s out/ranks.txt ] && break; sleep 0.05; done
+    [ -s out/ranks.txt ] || fail "stages, $1: nothing is generated"
+    pids=$(for pid in $(cat /proc/$root/task/*/children); do grep -qs '^tenon$' "/proc/$pid/comm" && echo "$pid"; done)
+    checks=$((checks + 1))
+    [ "$(wc -w <<< "$pids")" = 4 ] || fail "stages, $1: not four ranks: $pids"
+    kill -"$1" "${pids##*$'\n'}"
+    # shellcheck disable=SC2086
+    ranks_wait_gone "stages, $1" $root $pids
+    wait $root 2> /dev/null
+}
+if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
+    ranks_stages KILL
+    ranks_stages STOP
+fi
+
 # A server whose rank is killed: the request fails, and the server ends.
 for ranks_signal in KILL STOP; do
     "$tenon" serve -m model.gguf --port 0 -t 1 -c 128 --ranks 2 --net-timeout $ranks_timeout > /dev/null 2> err &
