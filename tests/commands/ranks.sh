@@ -89,6 +89,25 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     check "the plan of a job's ranks" 0 '3 ranks, by rows' mpirun --allow-run-as-root --oversubscribe -n 3 "$tenon" plan "$model" -c 128
     [ "$(grep -c 'It fits' "$work/out")" = 1 ] || failed "mpirun tenon plan: not one verdict"
 fi
+# --numa isolate: a memory node for each rank. The nodes are made up, one for each processor.
+if [ "$(nproc)" -ge 2 ] && [ "$(cat /sys/devices/system/cpu/online)" != 0 ]; then
+    for node in 0 1; do
+        mkdir -p "$work/sys/devices/system/node/node$node"
+        echo $node > "$work/sys/devices/system/node/node$node/cpulist"
+    done
+    TENON_SYSFS=$work/sys "$tenon" serve -m "$model" --port 0 -c 128 --ranks 2 --numa isolate > /dev/null 2> "$work/err" &
+    server=$!
+    for _ in $(seq 100); do grep -q 'listening at' "$work/err" && break; sleep 0.1; done
+    processors() { # pid: of all its threads, as the kernel has it
+        for task in /proc/"$1"/task/*; do sed -n 's/^Cpus_allowed_list:\t//p' "$task/status"; done | sort | uniq -c | sort -rn | awk '{ print $2; exit }'
+    }
+    same "processors of rank 0" 0 "$(processors $server)"
+    same "processors of rank 1" 1 "$(processors "$(cat /proc/$server/task/*/children | tr -d ' ')")"
+    kill -INT $server
+    wait $server 2> /dev/null
+    got=$(TENON_SYSFS=$work/sys text --ranks 2 --numa isolate)
+    [ "$(grep text <<< "$got")" = "$one" ] || failed "--numa isolate with two ranks: another text"
+fi
 # The threads that move messages sleep while a server is idle.
 idle_ticks() { # pids: clock ticks of all their threads but the first
     local pid task

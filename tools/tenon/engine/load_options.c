@@ -75,7 +75,8 @@ static const struct option load_table[] = {
      .value = "HOW",
      .kind = OPTION_TEXT,
      .choices = "distribute isolate numactl",
-     .help = "memory nodes: spread threads and memory over all, keep both on this one, or as numactl says",
+     .help = "memory nodes: spread threads and memory over all, keep both on one (ranks: each on its own), or as "
+             "numactl says",
      .env = "LLAMA_ARG_NUMA"},
     {.name = "ranks",
      .value = "N",

@@ -17,6 +17,7 @@ enum { MESSAGE_BYTES = 16 << 20 };
 /* The processes that this one has started. */
 static pid_t children[TN_NET_RANKS_MOST];
 static int n_children;
+static int ranks_of_node; /* with --numa isolate: the ranks on this one's memory node */
 
 static int64_t number_in_environment(const char *name, int64_t missing) {
     const char *text = getenv(name);
@@ -39,6 +40,16 @@ int ranks_here(int n_ranks) {
     const int64_t n =
         number_in_environment("OMPI_COMM_WORLD_LOCAL_SIZE", number_in_environment("MPI_LOCALNRANKS", 0));
     return n > 0 ? (int)n : n_ranks;
+}
+
+/* The number of this rank among those of the machine. */
+static int rank_here(const tn_net *net) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const int64_t rank = number_in_environment(names[i], -1);
+        if (rank >= 0) return (int)rank;
+    }
+    return tn_net_rank(net);
 }
 
 static bool runs_on_cpu_only(const tn_session_params *params) {
@@ -156,7 +167,9 @@ int ranks_join(const struct args *args, tn_net **net) {
         return EXIT_OK;
     }
     tn_status status = tn_net_open(spec, &params, net);
-    return status == TN_OK ? EXIT_OK : fail_status(status, "ranks");
+    if (status != TN_OK) return fail_status(status, "ranks");
+    ranks_of_node = ranks_take_node(args, rank_here(*net), ranks_here(tn_net_size(*net)));
+    return EXIT_OK;
 }
 
 void ranks_leave(tn_net *net) {
@@ -171,7 +184,8 @@ void ranks_leave(tn_net *net) {
 }
 
 int ranks_thread_share(int n_ranks) {
-    const int share = tn_cpu_count() / ranks_here(n_ranks);
+    const int share = tn_cpu_count() / (ranks_of_node ? ranks_of_node : ranks_here(n_ranks));
+    if (ranks_of_node) return share > 0 ? share : 1;
     /* A launcher that binds ranks to processors has divided them already. */
     if (sysconf(_SC_NPROCESSORS_ONLN) != tn_cpu_count()) return 0;
     return share > 0 ? share : 1;
