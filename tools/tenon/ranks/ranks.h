@@ -31,9 +31,9 @@ void ranks_leave(tn_net *net);
 /* Ranks of this machine share its processors: the threads of each where --threads does not say. */
 int ranks_thread_share(int n_ranks); /* 0: the launcher has divided the processors */
 void ranks_threads(const struct args *args, tn_net *net, tn_threadpool_params *params);
-/* --numa isolate: keeps rank number `rank` of the `n_ranks` on this machine to a memory node, as the calling thread and
- * those that it starts from now on. Returns how many ranks have that node; 0: there is only one node, or it was not
- * asked for. */
+/* --numa isolate: keeps rank number `rank` of the `n_ranks` on this machine to a memory node, as the calling thread
+ * and those that it starts from now on. Returns how many ranks have that node; 0: there is only one node, or it was
+ * not asked for. */
 int ranks_take_node(const struct args *args, int rank, int n_ranks);
 /* On a rank other than 0: computes what rank 0 asks for and ends the process. */
 void ranks_follow(tn_net *net, tn_session *session, tn_model *model) __attribute__((noreturn));
