@@ -48,25 +48,21 @@ static size_t repacked_tensor_size(tn_buffer_type *type, const tn_tensor *t) {
     return tn__mul_size(tn__repacked_plane_bytes(t), (size_t)(t->ne[2] * t->ne[3]), &bytes) ? bytes : SIZE_MAX;
 }
 
-/* Whether repacking makes the mat-mul faster:
+/* Whether repacking makes the mat-mul faster, or gives the same bits for few rows and for many:
  *
  *   q4_0, q4_K  unpacking rows takes longer than reading them from memory; repacked, decode is up to a third
  *               faster (bench/matmul only=gemv)
- *   AMX         tiles of blocks can be built during multiplications only from repacked weights
  *   q6_K        decodes of two sequences or more are up to twice as fast; one activation row is limited by memory
- *   q8_0        q8_0x16 is multiplied with several rows without a transposition, whose cost is negligible for
- *               the many rows of a prompt
+ *   q8_0        q8_0x16 is multiplied with several rows without a transposition; one row of a model in the
+ *               last-level cache is a fifth faster, and is limited by memory otherwise
  *
- *   repeatable  q8_0 and q6_K: only repacked blocks give the same bits in the fast kernels for few rows and for many
- *
- * Other types gain nothing. */
+ * With AMX, tiles of blocks can be built during multiplications only from repacked weights. Only repacked blocks are
+ * added in the same order for one row and for several: a guess of several tokens is then verified with the bits of
+ * decoding them one by one. `rows` does not matter. Other types gain nothing. */
 static bool repacked_wants(tn_buffer_type *type, const tn_tensor *t, int64_t rows) {
-    enum { SEVERAL = 16 };
-    const bool tiles = kernels()->level == TN__CPU_AMX && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
-    const bool several = (t->type == TN_Q8_0 && rows >= SEVERAL) || (t->type == TN_Q6_K && rows >= 2);
-    const bool repeatable = rows == 0 && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
-    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles || several || repeatable) && !t->view_src &&
-           can_repack_tensor(t);
+    (void)type, (void)rows;
+    const bool wanted = t->type == TN_Q4_0 || t->type == TN_Q4_K || t->type == TN_Q6_K || t->type == TN_Q8_0;
+    return wanted && !t->view_src && can_repack_tensor(t);
 }
 
 /* ---- Data ---- */

@@ -8,9 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Rows from which on all types are repacked. */
-enum { GUESS_ROWS = 16 };
-
 enum { NAME_SIZE = 32 };
 
 /* ---- The caller's overrides ---- */
@@ -66,8 +63,6 @@ tn_status tn__placement_new(tn_session_plan *plan) {
     p->n_devices = tn_sched_stream_count(plan->sched);
     p->repack = m->loaded ? m->repacked : !params->no_repack;
     p->repack_rows = m->loaded ? m->repack_rows : params->repeatable ? 0 : params->n_seqs;
-    if (params->n_guess && !m->loaded && !params->repeatable) /* verifying a guess multiplies several rows */
-        p->repack_rows = TN__MAX(params->n_seqs, GUESS_ROWS);
     TN_TRY(allocate_placement(p, n_items, m->n_all));
     p->params = (tn_placement_params){.devices = p->devices,
                                       .n_devices = p->n_devices,

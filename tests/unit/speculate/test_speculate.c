@@ -210,6 +210,26 @@ static void guesses_of_a_head_change_nothing(void **state) {
     }
 }
 
+/* The repository's model, and what was trained for it. */
+static void open_tales(spec_case *c, tn_spec_kind kind, const char *file, int32_t branches) {
+    char path[512];
+    *c = (spec_case){0};
+    assert_ok(tn_model_open(TENON_SOURCE_DIR "/models/tales.gguf", NULL, &c->model));
+    c->plain = open_session(c->model, 0, 1);
+    if (file) {
+        snprintf(path, sizeof path, TENON_SOURCE_DIR "/models/%s", file);
+        assert_ok(tn_model_open(path, &(tn_model_params){.head = kind == TN_SPEC_MTP, .target = c->model},
+                                &c->draft_model));
+    }
+    with_states = kind == TN_SPEC_MTP || kind == TN_SPEC_EAGLE3;
+    n_branches = branches;
+    if (file) n_state_layers = tn_model_target_layers(c->draft_model, state_layers);
+    c->checked = open_session(c->model, GUESS, 1);
+    n_branches = n_state_layers = 0;
+    if (file) c->draft = open_session(c->draft_model, GUESS, 1);
+    with_states = false;
+}
+
 /* What was trained for the repository's model guesses most of its tokens, as paths and as trees: of the alternatives
  * of a tree some are right, and what follows them is guessed as well as ever. */
 static void trained_guessers_are_mostly_right(void **state) {
@@ -223,22 +243,10 @@ static void trained_guessers_are_mostly_right(void **state) {
                  {"tales-draft.gguf", TN_SPEC_DRAFT, 2},   {"tales-eagle3.gguf", TN_SPEC_EAGLE3, 2}};
     static const tn_token prompt[] = {0, 313, 1, 0, 313};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        spec_case c = {0};
+        spec_case c;
         tn_token text[LENGTH], guessed[LENGTH];
-        char path[512];
         const tn_spec_kind kind = cases[i].kind;
-        assert_ok(tn_model_open(TENON_SOURCE_DIR "/models/tales.gguf", NULL, &c.model));
-        snprintf(path, sizeof path, TENON_SOURCE_DIR "/models/%s", cases[i].file);
-        assert_ok(
-            tn_model_open(path, &(tn_model_params){.head = kind == TN_SPEC_MTP, .target = c.model}, &c.draft_model));
-        c.plain = open_session(c.model, 0, 1);
-        with_states = kind != TN_SPEC_DRAFT;
-        n_branches = cases[i].branches;
-        n_state_layers = tn_model_target_layers(c.draft_model, state_layers);
-        c.checked = open_session(c.model, GUESS, 1);
-        n_branches = n_state_layers = 0;
-        c.draft = open_session(c.draft_model, GUESS, 1);
-        with_states = false;
+        open_tales(&c, kind, cases[i].file, cases[i].branches);
         tn_sampler_params p = tn_sampler_params_default();
         tn_sampler *sampler;
         p.temperature = 0;
@@ -282,54 +290,83 @@ static double gap_of(const float *row, int32_t n) {
     return (first - second) / sqrt(squares / n - mean * mean);
 }
 
-/* Without repeatable sessions the batch changes the last bits of logits. Texts then differ first where the two
- * highest logits are as good as equal. */
-static void other_texts_begin_where_logits_are_equal(void **state) {
-    (void)state;
-    spec_case c = {0};
-    repeatable = false;
-    assert_ok(tn_model_open(TENON_SOURCE_DIR "/models/tales.gguf", NULL, &c.model));
-    assert_ok(tn_model_open(TENON_SOURCE_DIR "/models/tales.gguf", NULL, &c.draft_model));
-    c.plain = open_session(c.model, 0, 1);
-    c.checked = open_session(c.draft_model, GUESS, 1);
-    repeatable = true;
+/* Greedy texts of the repository's model with a proposer, compared with those of plain decoding. Returns how many
+ * differ, and the largest gap between the two highest logits where one begins to. */
+static int differing_texts(tn_spec_kind kind, const char *file, int n_prompts, double *widest) {
+    spec_case c;
+    open_tales(&c, kind, file, 0);
     const int32_t n_vocab = tn_model_get_info(c.model).n_vocab;
     tn_sampler_params p = tn_sampler_params_default();
     tn_sampler *sampler;
     int differ = 0;
-    const int n_prompts = getenv("TENON_LONG") ? 1000 : 6;
     p.temperature = 0;
     assert_ok(tn_sampler_new(&p, (size_t)n_vocab, &sampler));
+    oracle o = {.n_prompt = 3, .r = {1}};
+    tn_speculator *s;
+    assert_ok(tn_speculator_new(
+        c.checked,
+        &(tn_spec_params){.kind = kind, .fixed = true, .draft = c.draft, .propose = ask_oracle, .user = &o}, &s));
+    tn_session_set_speculator(c.checked, s);
     for (int i = 0; i < n_prompts; i++) {
         const tn_token prompt[3] = {0, 300 + i, 260 + 3 * i % 1000};
         tn_token text[LENGTH], guessed[LENGTH];
         tn_session_clear(c.plain);
         tn_session_clear(c.checked);
+        tn_speculator_forget(s, 0);
         const int32_t n = write_text(c.plain, prompt, 3, sampler, text);
-        oracle o = {.text = text, .n_prompt = 3, .n = n, .r = {(uint64_t)i + 1}};
-        tn_speculator *s;
-        assert_ok(tn_speculator_new(
-            c.checked, &(tn_spec_params){.kind = TN_SPEC_CALLBACK, .fixed = true, .propose = ask_oracle, .user = &o},
-            &s));
-        tn_session_set_speculator(c.checked, s);
+        o.text = text;
+        o.n = n;
         const int32_t m = write_text(c.checked, prompt, 3, sampler, guessed);
         int32_t at = 0;
         while (at < n && at < m && text[at] == guessed[at]) at++;
-        if (at < n && at < m) {
-            differ++;
-            tn_session_clear(c.plain);
-            assert_ok(tn_session_prompt_tokens(c.plain, 0, prompt, 3));
-            if (at) assert_ok(tn_session_prompt_tokens(c.plain, 0, text, at));
-            assert_true(gap_of(tn_session_logits(c.plain, -1), n_vocab) < 1e-3);
-        } else {
-            assert_int_equal(n, m);
-        }
-        tn_session_set_speculator(c.checked, NULL);
-        tn_speculator_free(s);
+        if (at == n && at == m) continue;
+        differ++;
+        assert_true(at < n && at < m);
+        tn_session_clear(c.plain);
+        assert_ok(tn_session_prompt_tokens(c.plain, 0, prompt, 3));
+        for (int32_t k = 0; k < at; k++) assert_ok(tn_session_prompt_tokens(c.plain, 0, text + k, 1));
+        const double gap = gap_of(tn_session_logits(c.plain, -1), n_vocab);
+        *widest = gap > *widest ? gap : *widest;
     }
-    print_message("%d of %d texts differ\n", differ, n_prompts);
+    const tn_spec_stats stats = tn_speculator_stats(s);
+    assert_false(stats.failed);
+    assert_true(stats.guessed > 0);
+    print_message("%s: %d of %d texts differ; %d of %d guessed tokens accepted\n", tn_spec_kind_name(kind), differ,
+                  n_prompts, (int)stats.accepted, (int)stats.guessed);
+    tn_session_set_speculator(c.checked, NULL);
+    tn_speculator_free(s);
     tn_sampler_free(sampler);
     close_case(&c);
+    return differ;
+}
+
+static const struct {
+    tn_spec_kind kind;
+    const char *file;
+} trained[] = {{TN_SPEC_CALLBACK, NULL},
+               {TN_SPEC_NGRAM, NULL},
+               {TN_SPEC_DRAFT, "tales-draft.gguf"},
+               {TN_SPEC_MTP, "tales-mtp.gguf"},
+               {TN_SPEC_EAGLE3, "tales-eagle3.gguf"}};
+
+/* Without repeatable sessions the batch may change the last bits of logits. Texts then differ first where the two
+ * highest logits are as good as equal. */
+static void other_texts_begin_where_logits_are_equal(void **state) {
+    (void)state;
+    double widest = 0;
+    repeatable = false;
+    for (size_t i = 0; i < sizeof trained / sizeof *trained; i++)
+        (void)differing_texts(trained[i].kind, trained[i].file, prompts(4), &widest);
+    repeatable = true;
+    print_message("texts differ first where the two highest logits are up to %g standard deviations apart\n", widest);
+    assert_true(widest < 1e-3);
+}
+
+static void texts_of_trained_guessers_are_the_same(void **state) {
+    (void)state;
+    double widest = 0;
+    for (size_t i = 2; i < sizeof trained / sizeof *trained; i++)
+        assert_int_equal(differing_texts(trained[i].kind, trained[i].file, prompts(4), &widest), 0);
 }
 
 /* A proposer that fails, one that guesses tokens that do not exist, and drafts that do not suit. */
@@ -431,6 +468,7 @@ static void sampled_distribution_is_exact(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_texts_begin_where_logits_are_equal),
+        cmocka_unit_test(texts_of_trained_guessers_are_the_same),
         cmocka_unit_test(guesses_of_a_head_change_nothing),
         cmocka_unit_test(trained_guessers_are_mostly_right),
         cmocka_unit_test(failures_leave_plain_decoding),

@@ -469,9 +469,12 @@ TN__INLINE void float_rows(const tn__matmul_job *job, tn_type type, int64_t row,
     if (job->n - j == 2) float_tile(job, type, row, j, rows, 2, 1);
     if (job->n - j == 1) float_tile(job, type, row, j, rows, 1, 1);
 }
+/* Matrices of few rows, such as a router, are not limited by memory: one activation row and several then get the same
+ * sums, so that experts are the same whether tokens are decoded alone or as a guess. */
+enum { ROUTER_ROWS = 1024 };
 #define FLOAT_OF(NAME)                                                                                               \
     static void float_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                                  \
-        if (job->n == 1 && !job->repeatable) {                                                                       \
+        if (job->n == 1 && !job->repeatable && job->m > ROUTER_ROWS) {                                               \
             for (; from < to; from++) float_tile(job, TN_##NAME, from, 0, 1, 1, 4);                                  \
         }                                                                                                            \
         for (; from + 4 <= to; from += 4) float_rows(job, TN_##NAME, from, 4);                                       \

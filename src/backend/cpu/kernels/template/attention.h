@@ -17,10 +17,11 @@
 #include <string.h>
 
 enum {
-    ATT_ROWS = 96,   /* query rows that share prepared keys and values; a multiple of every TILE_COLS */
-    ATT_CELLS = 128, /* a multiple of every TILE_ROWS */
-    ATT_FEW = 16,    /* up to this many query rows per kv head, cells are split */
-    ATT_SPLIT = 512, /* cells of one split; twice or more where there would be more than ATT_SPLITS */
+    ATT_ROWS = 96,    /* query rows that share prepared keys and values; a multiple of every TILE_COLS */
+    ATT_CELLS = 128,  /* a multiple of every TILE_ROWS */
+    ATT_FEW = 16,     /* up to this many query rows per kv head, cells are split */
+    ATT_GUESSED = 17, /* adjacent tokens of a sequence, at most, that may be one with its guess */
+    ATT_SPLIT = 512,  /* cells of one split; twice or more where there would be more than ATT_SPLITS */
     ATT_SPLITS = 32,
     ATT_FIXED_SPLIT = 1024, /* the same in repeatable jobs, by the size of the cache */
     ATT_FIXED_SPLITS = 64,
@@ -81,6 +82,9 @@ static int64_t att_few_most(const tn__attention_job *job) { return att_is_wide(j
 static int64_t att_few_tokens(const tn__attention_job *job) {
     const int64_t tokens = att_few_most(job) / (job->heads / job->kv_heads);
     return tokens == 0 && job->repeatable ? 1 : tokens;
+}
+static bool att_is_windowed(const tn__attention_job *job) {
+    return job->params.window > 0 || job->params.chunk > 0 || job->params.window_after > 0;
 }
 /* Query rows per kv head of a group of few, at most. */
 static int64_t att_few_rows(const tn__attention_job *job) {

@@ -10,7 +10,11 @@
  * thread that computes a whole group does. */
 
 /* Tokens [token, token + tokens) and the number of cells that any of them sees. With selected positions, which every
- * query has its own of, a single token. */
+ * query has its own of, a single token.
+ *
+ * The tokens of a guess are computed as decoding computes them one by one, with the same bits: in groups of few rows
+ * and, where a window makes the first cell of a list depend on the other queries, one token at a time. Otherwise
+ * their last bits would differ, and the rounding of activations to eight bits makes large differences of these. */
 typedef struct att_group {
     int64_t token, tokens, cells;
     att_span span;
@@ -19,7 +23,7 @@ typedef struct att_group {
 static att_group att_group_at(const tn__attention_job *job, int64_t token) {
     att_group g = {.token = token, .tokens = 1};
     const tn__query q = tn__query_of(job, token);
-    const int64_t most = job->repeatable ? att_few_tokens(job) : INT64_MAX;
+    int64_t most = job->repeatable ? att_few_tokens(job) : INT64_MAX;
     if (job->selects)
         att_sort_selected(job, token); /* for the cursors of this group */
     else if (!job->paged)
@@ -28,6 +32,8 @@ static att_group att_group_at(const tn__attention_job *job, int64_t token) {
         while (g.tokens < most && token + g.tokens < job->tokens &&
                tn__query_of(job, token + g.tokens).sequence == q.sequence)
             g.tokens++;
+    if (!job->repeatable && g.tokens <= ATT_GUESSED && att_few_tokens(job) > 0)
+        most = att_is_windowed(job) ? 1 : att_few_tokens(job);
     if (g.tokens > most) g.tokens = most;
     g.few = g.tokens <= att_few_tokens(job);
     g.span = att_span_of(job, token, token + g.tokens);
