@@ -7,11 +7,11 @@
  * Settings: generate=200 repeat=5 sequences=1 guess=7 threads=0 (one per core) branches=0 known=P (guesses that are
  * right with this probability). Runs are interleaved; the table has the shortest and the median time of each.
  *
- * Rows of the table: `plain` is a session that checks no guesses, `repacked` one whose weights have the layout of
- * those that do. Ratios, of the shortest and of the median times, are relative to each of these two; `fixed=1` always
- * guesses. `free` text is the
- * model's own, greedy; `rewriting` repeats the model's own text with every 12th token changed, and these tokens are
- * taken whatever the model would write (so they are for `known`, where guesses are right by chance). */
+ * Rows of the table: `plain` is a session that checks no guesses, `file` one whose weights keep the file's layout.
+ * Ratios, of the shortest and of the median times, are relative to each of these two; `fixed=1` always guesses.
+ * `free` text is the model's own, greedy; `rewriting` repeats the model's own text with every 12th token changed, and
+ * these tokens are taken whatever the model would write (so they are for `known`, where guesses are right by chance).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -60,13 +60,14 @@ static tn_status guess_known(void *user, tn_guess *g) {
     return TN_OK;
 }
 
-static tn_status open_bench(bench_case *c, tn_model *model, tn_threadpool *pool, tn_spec_kind kind, bool repacked) {
+static tn_status open_bench(bench_case *c, tn_model *model, tn_threadpool *pool, tn_spec_kind kind, bool no_repack) {
     const settings *x = c->set;
     tn_session_params p = tn_session_params_default();
     p.n_seqs = x->sequences;
     p.n_ctx = x->sequences * 1024;
     p.threads = pool;
-    p.n_guess = kind == TN_SPEC_NONE && !repacked ? 0 : x->guess;
+    p.n_guess = kind == TN_SPEC_NONE ? 0 : x->guess;
+    p.no_repack = no_repack;
     p.states = kind == TN_SPEC_MTP || kind == TN_SPEC_EAGLE3;
     p.n_branches = p.n_guess ? x->branches * x->sequences : 0;
     p.devices[0] = x->device;
@@ -209,7 +210,7 @@ static int by_value(const void *a, const void *b) {
 typedef struct bench_mode {
     const char *name;
     tn_spec_kind kind;
-    bool used, repacked;
+    bool used, no_repack;
 } bench_mode;
 
 static tn_status measure(const settings *x, const char *title, const bench_mode *modes, bench_case *cases,
@@ -240,7 +241,7 @@ static tn_status run_bench(const settings *x) {
     static bench_case cases[MODES];
     static tn_token text[TEXT], copy[TEXT];
     const bench_mode modes[MODES] = {{"plain", TN_SPEC_NONE, true, false},
-                                     {"repacked", TN_SPEC_NONE, true, true},
+                                     {"file", TN_SPEC_NONE, true, true},
                                      {"ngram", TN_SPEC_NGRAM, true, false},
                                      {"draft", TN_SPEC_DRAFT, x->draft != NULL, false},
                                      {"mtp", TN_SPEC_MTP, x->mtp != NULL, false},
@@ -256,7 +257,7 @@ static tn_status run_bench(const settings *x) {
         else
             TN_TRY(tn_model_open(x->path, NULL, &models[m]));
         cases[m] = (bench_case){.set = x, .random = 1};
-        TN_TRY(open_bench(&cases[m], models[m], pool, modes[m].kind, modes[m].repacked));
+        TN_TRY(open_bench(&cases[m], models[m], pool, modes[m].kind, modes[m].no_repack));
     }
     const int32_t n_vocab = tn_model_get_info(models[0]).n_vocab, n = PROMPT + x->generate;
     for (int i = 0; i < PROMPT; i++) text[i] = (tn_token)((40 + 13 * i) % n_vocab);
@@ -268,7 +269,7 @@ static tn_status run_bench(const settings *x) {
     double ignored;
     TN_TRY(run_text(&cases[0], text, PROMPT, n, &ignored, &ignored));
     memcpy(text, sequences[0].tokens, (size_t)n * sizeof *text);
-    printf("%-10s %-8s %9s %9s  %11s  %11s  %s\n", "text", "guesses", "t/s best", "median", "to plain", "to repacked",
+    printf("%-10s %-8s %9s %9s  %11s  %11s  %s\n", "text", "guesses", "t/s best", "median", "to plain", "to file",
            "tokens per step");
     TN_TRY(measure(x, "free", modes, cases, text, n, PROMPT, false));
     memcpy(copy, text, (size_t)n * sizeof *text);

@@ -134,6 +134,7 @@ static tn_status observe_token(head_proposer *p, int32_t seq, int32_t position, 
 static void observe_decode(void *user, const tn_batch *b) {
     head_proposer *p = user;
     const tn__staging *g = &p->session->staging;
+    if (p->base.paused) return; /* what follows has a gap and begins anew */
     const bool prompt = b->n_tokens > p->n_seqs * (1 + p->session->plan->params.n_guess);
     tn_status status = TN_OK;
     p->n = 0;

@@ -8,7 +8,8 @@
  * right in nine of ten cases if the larger model takes its argmax.
  *
  * Predictions can be wrong, so the accumulated difference between the time of rounds with guesses and that of plain
- * steps for the same tokens bounds the loss: a few steps, plus a fixed share of the time after that. */
+ * steps for the same tokens bounds the loss: a few steps, plus a fixed share of the time after that. These times are
+ * measured from one proposal to the next, so that what guesses cost beside guessing and decoding counts as well. */
 #include "llm/speculate/proposer.h"
 
 #include "base/checked.h"
@@ -29,8 +30,9 @@ static const double UNKNOWN_ROW = 0.02;
 /* Factor for row counts between two measured ones, optimistic for the same reason. */
 static const double UNTRIED = 0.9;
 /* Guessing pauses once its loss exceeds the time of MOST_LOST plain steps, shared by the sequences, until the loss is
- * half of that. Each plain step reduces the loss by the share REGAINED of its time. */
-static const double MOST_LOST = 8, LEAST_LOST = 2, REGAINED = 0.01;
+ * half of that. Each plain step reduces the loss by the share REGAINED of its time. A round of many sequences is more
+ * informative. */
+static const double MOST_LOST = 8, LEAST_LOST = 1, REGAINED = 0.01;
 
 void tn__policy_begin(tn__policy *p, const tn_session *session, bool fixed, int32_t n_min) {
     *p = (tn__policy){.session = session, .fixed = fixed, .n_min = n_min, .mean = 1};
@@ -89,22 +91,43 @@ double tn__policy_step_ns(const tn__policy *p, int32_t rows) {
 
 /* ---- Whether to guess ---- */
 
-void tn__policy_round(tn__policy *p, const tn__round *r) {
-    static const double fading = 0.95;
-    const double plain = p->session->steps[r->n_seqs].ns;
-    if (r->n_seqs < 1 || r->n_tokens < r->n_seqs || plain <= 0) return;
-    const bool guessed = r->n_drafted + r->n_guessed > 0;
-    const double usual = p->session->steps[r->n_seqs + r->n_guessed].ns + tn__policy_guess_ns(p) * r->n_drafted;
-    /* After a pause a draft model first has to process the text of the pause: that is no disturbance. */
-    const double same = plain * r->n_tokens / r->n_seqs, took = p->resumed ? r->ns : tn__undisturbed(r->ns, usual);
-    const double most =
-        TN__MAX(MOST_LOST / r->n_seqs, LEAST_LOST) * plain; /* a round of many sequences is more informative */
-    p->lost = TN__MAX(p->lost + (guessed ? took - same : -REGAINED * took), 0);
+/* The time of a plain round, 0 while it is unknown. */
+static double plain_round(const tn__policy *p, int32_t n_seqs) {
+    return p->rounds[n_seqs].ns > 0 ? p->rounds[n_seqs].ns : p->session->steps[n_seqs].ns;
+}
+
+/* What a round takes beside guessing and decoding. */
+static double beside(const tn__policy *p, int32_t n_seqs, bool guessed) { return p->beside[guessed].ns * n_seqs; }
+
+static void add_loss(tn__policy *p, double lost, double plain, int32_t n_seqs) {
+    const double most = TN__MAX(MOST_LOST / n_seqs, LEAST_LOST) * plain;
+    p->lost = TN__MAX(p->lost + lost, 0);
     if (p->lost > most) p->paused = true;
     if (p->lost < most / 2) p->paused = false;
+}
+
+void tn__policy_round(tn__policy *p, const tn__round *r) {
+    static const double fading = 0.95;
+    if (r->n_seqs < 1 || r->n_tokens < r->n_seqs || r->n_seqs >= TN__STEP_ROWS) return;
+    const bool guessed = r->n_drafted + r->n_guessed > 0;
+    if (!guessed) tn__step_time_add(&p->rounds[r->n_seqs], r->ns);
+    tn__step_time_add(&p->beside[guessed], TN__MAX(r->ns - r->guess_ns - r->step_ns, 0) / r->n_seqs);
+    const double plain = plain_round(p, r->n_seqs);
+    if (plain <= 0) return;
+    const double usual = tn__policy_step_ns(p, r->n_seqs + r->n_guessed) + tn__policy_guess_ns(p) * r->n_drafted +
+                         beside(p, r->n_seqs, guessed);
+    /* After a pause a draft model first has to process the text of the pause: that is no disturbance. */
+    const double same = plain * r->n_tokens / r->n_seqs, took = p->resumed ? r->ns : tn__undisturbed(r->ns, usual);
+    add_loss(p, guessed ? took - same : -REGAINED * took, plain, r->n_seqs);
     if (!guessed) return;
     p->made.tokens = fading * p->made.tokens + r->n_tokens;
     p->made.ns = fading * p->made.ns + took;
+}
+
+void tn__policy_other_round(tn__policy *p, const tn__round *r) {
+    if (r->n_seqs < 1 || r->n_tokens < r->n_seqs || r->n_seqs >= TN__STEP_ROWS || !r->n_drafted) return;
+    const double plain = plain_round(p, r->n_seqs);
+    if (plain > 0) add_loss(p, r->guess_ns - plain * (r->n_tokens - r->n_seqs) / r->n_seqs, plain, r->n_seqs);
 }
 
 bool tn__policy_guesses(tn__policy *p, int32_t n) {
@@ -132,7 +155,8 @@ tn__guess_limit tn__policy_limit(const tn__policy *p, int32_t n, float p_min) {
     /* The cost of verifying and of guessing another token, in tokens that could be generated in that time without it.
      */
     const double row = (tn__policy_step_ns(p, TO * n) - tn__policy_step_ns(p, FROM * n)) / ((TO - FROM) * (double)n);
-    const double rate = TN__MAX((double)n / plain, p->made.ns > 0 ? p->made.tokens / p->made.ns : 0);
+    const double rate =
+        TN__MAX((double)n / (plain + beside(p, n, false)), p->made.ns > 0 ? p->made.tokens / p->made.ns : 0);
     limit.check = (float)TN__MIN(TN__MAX(row, 0) * rate, 0.9);
     limit.guess = (float)(tn__policy_guess_ns(p) * rate);
     return limit;
@@ -186,10 +210,11 @@ void tn__policy_cut(tn__policy *p, tn_guess *guesses, int32_t n, bool costly) {
     for (int32_t i = 0; i < n; i++) drafted += guesses[i].n;
     /* The time of guessing is already spent; the first token is always verified, to learn from it. */
     const double spent = costly ? tn__policy_guess_ns(p) * (double)drafted : 0;
-    double most = (double)n / (plain + spent) * (costly ? 0 : MARGIN);
+    const double other = beside(p, n, true);
+    double most = (double)n / (plain + beside(p, n, false) + spent) * (costly ? 0 : MARGIN);
     for (int32_t length = 1; length <= longest; length++) {
         const double tokens = expect_tokens(p, guesses, n, length, &rows);
-        const double found = tokens / (tn__policy_step_ns(p, rows) + spent);
+        const double found = tokens / (tn__policy_step_ns(p, rows) + spent + other);
         if (found <= most) continue;
         most = found;
         best = length;

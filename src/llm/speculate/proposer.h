@@ -34,6 +34,7 @@ typedef struct tn__proposer_class {
 
 struct tn__proposer {
     const tn__proposer_class *class;
+    bool paused; /* guesses have not paid off for a while: it does not follow the text */
     size_t bytes;
 };
 
@@ -86,12 +87,15 @@ typedef struct tn__policy {
     const tn_session *session;
     bool fixed;
     int32_t n_min;
-    tn__calibration calibration[2]; /* of first choices; of alternatives in trees */
-    float mean;                     /* mean acceptance rate */
-    tn__step_time guessing;         /* time per token of costly proposers */
-    double lost;                    /* time of rounds with guesses beyond that of plain steps for the same tokens */
-    bool paused;                    /* `lost` is too high */
-    bool guessed, resumed;          /* the last round had guesses; this one has guesses, and the last had none */
+    tn__calibration calibration[2];      /* of first choices; of alternatives in trees */
+    float mean;                          /* mean acceptance rate */
+    tn__step_time guessing;              /* time per token of costly proposers */
+    tn__step_time rounds[TN__STEP_ROWS]; /* of plain steps, by their sequences: from one proposal to the next */
+    tn__step_time beside[2]; /* the time of a sequence's share in a round that neither guesses nor decodes: plain;
+                                with guesses, whose rejected tokens are rolled back */
+    double lost;             /* time of rounds with guesses beyond that of plain steps for the same tokens */
+    bool paused;             /* `lost` is too high */
+    bool guessed, resumed;   /* the last round had guesses; this one has guesses, and the last had none */
     struct {
         double tokens, ns;
     } made;           /* in the last rounds with guesses */
@@ -103,9 +107,12 @@ void tn__policy_begin(tn__policy *policy, const tn_session *session, bool fixed,
 /* A round: a proposal, the step that verified it, and the generated tokens. */
 typedef struct tn__round {
     int32_t n_seqs, n_drafted, n_guessed, n_tokens; /* n_drafted: by a costly proposer; n_guessed: verified */
-    double ns;                                      /* of guessing and of the step */
+    double guess_ns, step_ns;                       /* of guessing, and of the step */
+    double ns;                                      /* of all from this proposal to the next */
 } tn__round;
 void tn__policy_round(tn__policy *policy, const tn__round *round);
+/* A round that also decoded prompts, or whose step is not representative for another reason. */
+void tn__policy_other_round(tn__policy *policy, const tn__round *round);
 /* Whether tokens are guessed for n sequences. */
 bool tn__policy_guesses(tn__policy *policy, int32_t n);
 tn__guess_limit tn__policy_limit(const tn__policy *policy, int32_t n, float p_min);

@@ -7,6 +7,8 @@
 #include <string.h>
 
 enum { DEFAULT_GUESS = 8 };
+/* Of the time of guessing and decoding: what takes longer than this is no part of generating. */
+static const double LONGEST_ROUND = 2;
 
 struct tn_speculator {
     tn_session *session;
@@ -16,6 +18,7 @@ struct tn_speculator {
     tn_spec_stats stats;
     tn__round round;
     uint64_t round_step; /* the number of the last step before it */
+    uint64_t round_from; /* when it began */
 };
 
 /* ---- The table ---- */
@@ -168,16 +171,24 @@ static void limit_rows(const tn_speculator *s, tn_guess *guesses, int32_t n) {
     }
 }
 
-/* Ends the round that began with the last proposal. Rounds with a prompt, or that built new graphs, are not
- * representative and not timed. */
+/* Ends the round that began with the last proposal, and begins the next. Of rounds with a prompt only the time of
+ * guessing is known. */
 static void end_round(tn_speculator *s) {
     const tn_session *x = s->session;
     const int32_t rows = s->round.n_seqs + s->round.n_guessed;
     const bool step = x->n_steps == s->round_step + 1 && rows < TN__STEP_ROWS && x->steps[rows].seen == x->n_steps;
-    s->round.ns += x->step_ns;
-    if (step && x->steps[rows].n > 1) tn__policy_round(&s->policy, &s->round);
+    const uint64_t now = tn_time_ns();
+    s->round.step_ns = x->step_ns;
+    s->round.ns = (double)(now - s->round_from);
+    const double known = s->round.guess_ns + s->round.step_ns;
+    if (s->round.ns > LONGEST_ROUND * known) s->round.ns = known; /* somebody was waited for */
+    if (step && x->steps[rows].n > 1)
+        tn__policy_round(&s->policy, &s->round);
+    else
+        tn__policy_other_round(&s->policy, &s->round);
     s->round = (tn__round){0};
     s->round_step = x->n_steps;
+    s->round_from = now;
 }
 
 tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) {
@@ -192,13 +203,14 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
     limit_rows(s, guesses, n);
     end_round(s);
     const bool asks = tn__policy_guesses(&s->policy, n);
+    if (s->proposer) s->proposer->paused = s->policy.paused;
     if (!asks && costly) return TN_OK;
     const uint64_t begin = tn_time_ns();
     const tn__guess_limit limit = tn__policy_limit(&s->policy, n, s->params.p_min);
     const tn_status status =
         s->proposer ? s->proposer->class->propose(s->proposer, guesses, n, &limit) : ask_callback(s, guesses, n);
     const uint64_t took = tn_time_ns() - begin;
-    s->round.ns = (double)took;
+    s->round.guess_ns = (double)took;
     s->stats.propose_ns += took;
     s->session->stats.generated_ns += took; /* it is part of generating */
     if (status != TN_OK) {
@@ -215,7 +227,7 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
         n_guessed += guesses[i].n;
     }
     if (costly) tn__policy_guessed(&s->policy, n_guessed, took);
-    if (costly) s->round.n_drafted = n_guessed;
+    if (costly) s->round.n_drafted = TN__MAX(n_guessed, 1); /* it has at least processed the text */
     if (asks)
         tn__policy_cut(&s->policy, guesses, n, costly);
     else /* it has only processed the text */

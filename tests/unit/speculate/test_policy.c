@@ -14,6 +14,7 @@ typedef struct world {
     double plain, row, token; /* microseconds: T(r) = plain + row (r - 1); of a guessed token */
     double agrees, follows;   /* the log odds that a token is right are agrees + follows * those of its confidence */
     double noise;             /* of times, relative */
+    double beside;            /* microseconds of a sequence in rounds with guesses, beside guessing and decoding */
     double change;            /* not 0: `agrees` from half of the text on */
 } world;
 
@@ -84,14 +85,17 @@ static outcome play(const world *w, int32_t n, int32_t length, int32_t n_rounds,
             if (guesses[i].n) tn__policy_learn(&p, &guesses[i], accepted);
         }
         const double took = spend(&now, &r, step_time(&now, rows));
+        const double beside = rows > n ? spend(&now, &r, now.beside) * n : 0;
         tn__step_time_add(&session.steps[rows], 1e3 * took);
         session.steps[rows].seen = ++session.n_steps;
         tn__policy_round(&p, &(tn__round){.n_seqs = n,
                                           .n_drafted = now.token > 0 ? drafted : 0,
                                           .n_guessed = rows - n,
                                           .n_tokens = tokens,
-                                          .ns = 1e3 * (took + guess_time)});
-        all_time += took + guess_time;
+                                          .guess_ns = 1e3 * guess_time,
+                                          .step_ns = 1e3 * took,
+                                          .ns = 1e3 * (took + guess_time + beside)});
+        all_time += took + guess_time + beside;
         all_tokens += tokens;
     }
     return (outcome){all_time / all_tokens * n, all_tokens / n_rounds / n};
@@ -148,6 +152,17 @@ static void guesses_that_do_not_pay_cost_little(void **state) {
         for (int32_t n = 1; n <= SEQS_MOST; n *= SEQS_MOST) check_world(&worlds[i], n, 0.97);
 }
 
+/* Rolling back takes so long that guesses of many sequences do not pay, although their steps do. */
+static void costs_beside_decoding_count(void **state) {
+    static const named_world worlds[] = {
+        {"a draft",
+         {.plain = 1000, .row = 20, .token = 5, .beside = 40, .agrees = 1.5, .follows = 0.6, .noise = 0.2}},
+        {"n-grams", {.plain = 1000, .row = 20, .beside = 50, .agrees = 1.5, .follows = 0.6, .noise = 0.2}},
+    };
+    (void)state;
+    for (size_t i = 0; i < TN__COUNT(worlds); i++) check_world(&worlds[i], SEQS_MOST, 0.97);
+}
+
 /* The draft agrees with one half of the text only: about four tokens per step there, one in the other. */
 static void a_change_of_the_text_is_noticed(void **state) {
     (void)state;
@@ -166,6 +181,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(guesses_that_pay_are_as_long_as_the_best),
         cmocka_unit_test(guesses_that_do_not_pay_cost_little),
+        cmocka_unit_test(costs_beside_decoding_count),
         cmocka_unit_test(a_change_of_the_text_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
