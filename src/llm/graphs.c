@@ -156,6 +156,7 @@ tn_status tn__graph_for(tn_session_plan *p, tn__shape shape, tn__graph_set **out
     }
     tn__graph_bind_results(&p->kv, set);
     set->last_used = ++g->clock;
+    g->n_built++;
     g->sets[g->n++] = set;
     *out = set;
     return TN_OK;

@@ -37,7 +37,7 @@ enum { TN__KEPT_GRAPHS = TN__REPORTED_GRAPHS + 3 + 2 * TN__CACHE_GROUPS };
 typedef struct tn__graphs {
     tn__graph_set **sets;
     size_t n, capacity;
-    uint64_t clock;
+    uint64_t clock, n_built; /* n_built: since the plan was made */
     tn__graph_set *kept[TN__KEPT_GRAPHS];
     size_t n_kept;
 } tn__graphs;

@@ -117,7 +117,8 @@ void tn__policy_round(tn__policy *p, const tn__round *r) {
     const double usual = tn__policy_step_ns(p, r->n_seqs + r->n_guessed) + tn__policy_guess_ns(p) * r->n_drafted +
                          beside(p, r->n_seqs, guessed);
     /* After a pause a draft model first has to process the text of the pause: that is no disturbance. */
-    const double same = plain * r->n_tokens / r->n_seqs, took = p->resumed ? r->ns : tn__undisturbed(r->ns, usual);
+    const double same = plain * r->n_tokens / r->n_seqs,
+                 took = p->resumed && !r->built ? r->ns : tn__undisturbed(r->ns, usual);
     add_loss(p, guessed ? took - same : -REGAINED * took, plain, r->n_seqs);
     if (!guessed) return;
     p->made.tokens = fading * p->made.tokens + r->n_tokens;
@@ -125,7 +126,7 @@ void tn__policy_round(tn__policy *p, const tn__round *r) {
 }
 
 void tn__policy_other_round(tn__policy *p, const tn__round *r) {
-    if (r->n_seqs < 1 || r->n_tokens < r->n_seqs || r->n_seqs >= TN__STEP_ROWS || !r->n_drafted) return;
+    if (r->n_seqs < 1 || r->n_tokens < r->n_seqs || r->n_seqs >= TN__STEP_ROWS || !r->n_drafted || r->built) return;
     const double plain = plain_round(p, r->n_seqs);
     if (plain > 0) add_loss(p, r->guess_ns - plain * (r->n_tokens - r->n_seqs) / r->n_seqs, plain, r->n_seqs);
 }

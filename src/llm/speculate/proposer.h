@@ -109,6 +109,7 @@ typedef struct tn__round {
     int32_t n_seqs, n_drafted, n_guessed, n_tokens; /* n_drafted: by a costly proposer; n_guessed: verified */
     double guess_ns, step_ns;                       /* of guessing, and of the step */
     double ns;                                      /* of all from this proposal to the next */
+    bool built;                                     /* graphs: that happens once for every size of batches */
 } tn__round;
 void tn__policy_round(tn__policy *policy, const tn__round *round);
 /* A round that also decoded prompts, or whose step is not representative for another reason. */

@@ -17,8 +17,9 @@ struct tn_speculator {
     tn__policy policy;
     tn_spec_stats stats;
     tn__round round;
-    uint64_t round_step; /* the number of the last step before it */
-    uint64_t round_from; /* when it began */
+    uint64_t round_step;   /* the number of the last step before it */
+    uint64_t round_from;   /* when it began */
+    uint64_t round_graphs; /* built before it */
 };
 
 /* ---- The table ---- */
@@ -171,6 +172,11 @@ static void limit_rows(const tn_speculator *s, tn_guess *guesses, int32_t n) {
     }
 }
 
+static uint64_t graphs_built(const tn_speculator *s) {
+    const tn_session *draft = s->params.draft;
+    return s->session->plan->graphs.n_built + (draft ? draft->plan->graphs.n_built : 0);
+}
+
 /* Ends the round that began with the last proposal, and begins the next. Of rounds with a prompt only the time of
  * guessing is known. */
 static void end_round(tn_speculator *s) {
@@ -178,6 +184,8 @@ static void end_round(tn_speculator *s) {
     const int32_t rows = s->round.n_seqs + s->round.n_guessed;
     const bool step = x->n_steps == s->round_step + 1 && rows < TN__STEP_ROWS && x->steps[rows].seen == x->n_steps;
     const uint64_t now = tn_time_ns();
+    const uint64_t built = graphs_built(s);
+    s->round.built = built != s->round_graphs;
     s->round.step_ns = x->step_ns;
     s->round.ns = (double)(now - s->round_from);
     const double known = s->round.guess_ns + s->round.step_ns;
@@ -189,6 +197,7 @@ static void end_round(tn_speculator *s) {
     s->round = (tn__round){0};
     s->round_step = x->n_steps;
     s->round_from = now;
+    s->round_graphs = built;
 }
 
 tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) {
@@ -226,7 +235,7 @@ tn_status tn_speculator_propose(tn_speculator *s, tn_guess *guesses, int32_t n) 
         limit_tree(&guesses[i], s->session->branches.n / n);
         n_guessed += guesses[i].n;
     }
-    if (costly) tn__policy_guessed(&s->policy, n_guessed, took);
+    if (costly && graphs_built(s) == s->round_graphs) tn__policy_guessed(&s->policy, n_guessed, took);
     if (costly) s->round.n_drafted = TN__MAX(n_guessed, 1); /* it has at least processed the text */
     if (asks)
         tn__policy_cut(&s->policy, guesses, n, costly);
