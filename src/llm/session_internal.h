@@ -251,16 +251,16 @@ typedef struct tn__step_time {
     uint64_t seen; /* the number of the last step */
 } tn__step_time;
 enum { TN__STEPS_SURE = 5 }; /* the first measurements set the minimum; later ones change it slowly */
-static inline double tn__undisturbed(double ns, double usual) {
-    static const double longest = 1.25;
+/* A time of which `longest` times the usual one counts at most. */
+static inline double tn__undisturbed(double ns, double usual, double longest) {
     return ns < longest * usual ? ns : longest * usual;
 }
 static inline void tn__step_time_add(tn__step_time *t, double ns) {
-    static const double weight = 0.1;
+    static const double weight = 0.1, longest = 1.25;
     if (++t->n == 2 || (t->n > 2 && t->n <= TN__STEPS_SURE && ns < t->ns))
         t->ns = ns;
     else if (t->n > TN__STEPS_SURE)
-        t->ns += weight * (tn__undisturbed(ns, t->ns) - t->ns);
+        t->ns += weight * (tn__undisturbed(ns, t->ns, longest) - t->ns);
 }
 
 struct tn_session {

@@ -16,6 +16,12 @@ seed=$(sed -n 's/.*"seed": \([0-9]*\),/\1/p' "$work/out")
 same "the seed that --json gives" "$("$tenon" run -n 20 --json --seed "$seed" 2> /dev/null | grep '"text"')" "$(grep '"text"' "$work/out")"
 check "-v logs what was loaded" 0 'info: cpu: 11 layers, weights .* mapped, cache' "$tenon" run -n 1 -v
 check "a context that is left open" 0 '^Context of 512 tokens: as trained; -c sets another$' "$tenon" run -n 1
+models=$(dirname "$0")/../../models
+check "--stats" 0 '^right by position: [0-9]+% of [0-9]+, ' "$tenon" run -p "$prompt" -n 60 --temp 0 -md "$models/tales-draft.gguf" --draft-fixed --stats
+grep -qE '^[0-9]+ steps, [0-9.]+ tokens per step; [0-9]+ tokens guessed in [0-9.]+ s, [0-9]+ right; -?[0-9.]+ s saved$' "$work/out" || failed "--stats: $(cat "$work/out")"
+check "--stats without guesses" 0 '^no tokens were guessed: --spec-type' "$tenon" run -n 1 --stats
+check "--json with guesses" 0 '"tokens_per_step": [1-9]' "$tenon" run -p "$prompt" -n 60 --temp 0 -md "$models/tales-draft.gguf" --draft-fixed --json
+same "acceptance by position" "$(sed -n 's/.*"draft_acceptance": \[$/found/p' "$work/out")" found
 for keep in 0 5 -1; do
     check "a shifted context, --keep $keep" 0 '^20[0-9] tokens' "$tenon" run -c 64 -n 200 --ignore-eos --context-shift --keep $keep
     grep -q 'is full' "$work/out" && failed "a shifted context is no end"

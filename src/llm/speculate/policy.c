@@ -32,7 +32,10 @@ static const double UNTRIED = 0.9;
 /* Guessing pauses once its loss exceeds the time of MOST_LOST plain steps, shared by the sequences, until the loss is
  * half of that. Each plain step reduces the loss by the share REGAINED of its time. A round of many sequences is more
  * informative. */
-static const double MOST_LOST = 8, LEAST_LOST = 1, REGAINED = 0.01;
+static const double MOST_LOST = 6, LEAST_LOST = 1, REGAINED = 0.01;
+/* A round counts as so many times its usual time at most. The usual time of a rare number of rows is that of its
+ * fastest steps: a narrow limit would hide what guesses cost. */
+static const double LONGEST = 1.25;
 
 void tn__policy_begin(tn__policy *p, const tn_session *session, bool fixed, int32_t n_min) {
     *p = (tn__policy){.session = session, .fixed = fixed, .n_min = n_min, .mean = 1};
@@ -118,7 +121,7 @@ void tn__policy_round(tn__policy *p, const tn__round *r) {
                          beside(p, r->n_seqs, guessed);
     /* After a pause a draft model first has to process the text of the pause: that is no disturbance. */
     const double same = plain * r->n_tokens / r->n_seqs,
-                 took = p->resumed && !r->built ? r->ns : tn__undisturbed(r->ns, usual);
+                 took = p->resumed && !r->built ? r->ns : tn__undisturbed(r->ns, usual, LONGEST);
     add_loss(p, guessed ? took - same : -REGAINED * took, plain, r->n_seqs);
     if (!guessed) return;
     p->made.tokens = fading * p->made.tokens + r->n_tokens;

@@ -443,6 +443,7 @@ int converse_with(const struct args *args) {
     if (!code) code = hold_conversation(&c, path);
     if (!code && args_flag(args, "show-timings") && line_is_terminal(c.lines) && c.dialog.cached.count)
         print_closing_line(&c.loaded, c.speculation.speculator);
+    if (!code && args_flag(args, "stats")) speculation_print_stats(c.speculation.speculator);
     line_close(c.lines);
     dialog_close(&c.dialog);
     speculation_close(&c.speculation);

@@ -40,6 +40,10 @@
          .fallback = "on",                                                                                           \
          .help = "print tokens per second and memory at the end",                                                    \
          .env = "LLAMA_ARG_SHOW_TIMINGS LLAMA_ARG_PERF"},                                                            \
+        {.name = "stats",                                                                                            \
+         .kind = OPTION_FLAG,                                                                                        \
+         .help =                                                                                                     \
+             "print at the end how often guessed tokens were right, by their position, and the time they saved"},    \
     {                                                                                                                \
         .name = "simple-io", .kind = OPTION_FLAG, .help = "plain lines of input without editing, for other programs" \
     }

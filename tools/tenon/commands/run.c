@@ -183,6 +183,9 @@ static int print_json(const struct loaded_model *loaded, struct run_output *out,
         const tn_spec_stats x = tn_speculator_stats(speculator);
         json_object_set_new(root, "draft_tokens", json_integer((json_int_t)x.guessed));
         json_object_set_new(root, "draft_accepted", json_integer((json_int_t)x.accepted));
+        json_object_set_new(root, "draft_acceptance", speculation_acceptance(&x));
+        json_object_set_new(root, "tokens_per_step", json_real(speculation_tokens_per_step(&x)));
+        json_object_set_new(root, "saved_seconds", json_real((double)x.saved_ns * 1e-9));
     }
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
@@ -259,6 +262,7 @@ static int run_run(const struct args *args) {
                  tn_session_get_params(loaded.session).n_ctx);
         if (args_flag(args, "show-timings")) print_closing_line(&loaded, speculation.speculator);
     }
+    if (args_flag(args, "stats") && code != EXIT_ERROR) speculation_print_stats(speculation.speculator);
 out:
     free(prompt);
     tn_text_free(&out.text);

@@ -1,6 +1,7 @@
 /* Speculative decoding from the command line: its options, and the draft model. */
 #include "speculate/speculation.h"
 
+#include "cli/term.h"
 #include "hub/hub.h"
 
 #include <string.h>
@@ -276,6 +277,34 @@ int speculation_open(const struct args *args, tn_session *session, tn_threadpool
     const tn_status status = speculation_start(args, session, threads, s);
     return status == TN_OK ? EXIT_OK
                            : fail_status(status, "--spec-type %s", tn_spec_kind_name(speculation_params(args).kind));
+}
+
+double speculation_tokens_per_step(const tn_spec_stats *x) {
+    return x->steps ? (double)(x->steps + x->accepted) / (double)x->steps : 0;
+}
+
+json_t *speculation_acceptance(const tn_spec_stats *x) {
+    json_t *list = json_array();
+    for (int i = 0; list && i < TN_GUESS_MOST && x->tried[i]; i++)
+        json_array_append_new(list, json_real((double)x->right[i] / (double)x->tried[i]));
+    return list;
+}
+
+void speculation_print_stats(const tn_speculator *speculator) {
+    const tn_spec_stats x = tn_speculator_stats(speculator);
+    progress_hide();
+    if (!speculator) {
+        fprintf(stderr, "no tokens were guessed: --spec-type says how to guess\n");
+        return;
+    }
+    fprintf(stderr, "%llu steps, %.2f tokens per step; %llu tokens guessed in %.3f s, %llu right; %.3f s saved\n",
+            (unsigned long long)x.steps, speculation_tokens_per_step(&x), (unsigned long long)x.guessed,
+            (double)x.propose_ns * 1e-9, (unsigned long long)x.accepted, (double)x.saved_ns * 1e-9);
+    for (int i = 0; i < TN_GUESS_MOST && x.tried[i]; i++)
+        fprintf(stderr, "%s%.0f%% of %llu",
+                i ? ", " : "right by position: ", 100.0 * (double)x.right[i] / (double)x.tried[i],
+                (unsigned long long)x.tried[i]);
+    if (x.tried[0]) fputc('\n', stderr);
 }
 
 void speculation_close(struct speculation *s) {

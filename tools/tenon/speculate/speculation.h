@@ -7,6 +7,8 @@
 #include "tenon/cpu.h"
 #include "tenon/generate.h"
 
+#include <jansson.h>
+
 extern const struct option_group speculation_options;
 
 /* The proposer of a command's sessions. All members are zero without speculative decoding. */
@@ -33,6 +35,11 @@ int speculation_open(const struct args *args, tn_session *session, tn_threadpool
 /* The same without a message. */
 tn_status speculation_start(const struct args *args, tn_session *session, tn_threadpool *threads,
                             struct speculation *speculation);
+/* What came of the guesses, on standard error. */
+void speculation_print_stats(const tn_speculator *speculator);
+double speculation_tokens_per_step(const tn_spec_stats *stats);
+/* Per position in a guess the share of the verified tokens that was right. */
+json_t *speculation_acceptance(const tn_spec_stats *stats);
 void speculation_close(struct speculation *speculation); /* before its session ends; an empty one is fine */
 
 /* For tenon plan: the bytes beside those of the model, and the predicted speed. Returns an exit code. */
