@@ -11,7 +11,7 @@
  * Ratios, of the shortest and of the median times, are relative to each of these two; `fixed=1` always guesses.
  * `free` text is the model's own, greedy; `rewriting` repeats the model's own text with every 12th token changed, and
  * these tokens are taken whatever the model would write (so they are for `known`, where guesses are right by chance).
- */
+ * `prompt=FILE answer=FILE`: instead of both, the answer is taken after the prompt. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@
 enum { PROMPT = 6, TEXT = 2048, SEQS = 64, MODES = 7 };
 
 typedef struct settings {
-    const char *path, *draft, *mtp, *eagle3, *device;
+    const char *path, *draft, *mtp, *eagle3, *device, *prompt, *answer;
     int generate, repeat, sequences, guess, threads, fixed, branches;
     double known;
 } settings;
@@ -236,6 +236,26 @@ static tn_status measure(const settings *x, const char *title, const bench_mode 
     return TN_OK;
 }
 
+/* The tokens of a file, which is at most 16 KiB long. */
+static tn_status encode_file(const tn_tokenizer *t, const char *path, int flags, tn_token *tokens, size_t room,
+                             size_t *count) {
+    static char bytes[16384];
+    FILE *file = fopen(path, "rb");
+    const size_t size = file ? fread(bytes, 1, sizeof bytes, file) : 0;
+    if (file) fclose(file);
+    if (!size || !t) return tn_fail(TN_E_IO, "%s cannot be read, or the model has no vocabulary", path);
+    return tn_tokenizer_encode_into(t, bytes, size, flags, tokens, room, count);
+}
+
+static tn_status measure_task(const settings *x, const bench_mode *modes, bench_case *cases,
+                              const tn_tokenizer *tokenizer) {
+    static tn_token text[TEXT];
+    size_t n_prompt, n_answer;
+    TN_TRY(encode_file(tokenizer, x->prompt, TN_ENCODE_ADD_SPECIAL, text, TEXT / 2, &n_prompt));
+    TN_TRY(encode_file(tokenizer, x->answer, TN_ENCODE_CONTINUE, text + n_prompt, TEXT / 2, &n_answer));
+    return measure(x, "task", modes, cases, text, (int32_t)(n_prompt + n_answer), (int32_t)n_prompt, true);
+}
+
 static tn_status run_bench(const settings *x) {
     tn_model *models[MODES] = {0};
     static bench_case cases[MODES];
@@ -271,11 +291,13 @@ static tn_status run_bench(const settings *x) {
     memcpy(text, sequences[0].tokens, (size_t)n * sizeof *text);
     printf("%-10s %-8s %9s %9s  %11s  %11s  %s\n", "text", "guesses", "t/s best", "median", "to plain", "to file",
            "tokens per step");
-    TN_TRY(measure(x, "free", modes, cases, text, n, PROMPT, false));
+    const bool task = x->prompt && x->answer;
+    if (task) TN_TRY(measure_task(x, modes, cases, t));
+    if (!task) TN_TRY(measure(x, "free", modes, cases, text, n, PROMPT, false));
     memcpy(copy, text, (size_t)n * sizeof *text);
     memcpy(copy + n, text, (size_t)n * sizeof *text);
     for (int i = n + 11; i < 2 * n; i += 12) copy[i] = (copy[i] + 7) % n_vocab;
-    if (!large) TN_TRY(measure(x, "rewriting", modes, cases, copy, 2 * n, n, true));
+    if (!large && !task) TN_TRY(measure(x, "rewriting", modes, cases, copy, 2 * n, n, true));
     for (int m = 0; m < MODES; m++)
         if (modes[m].used) close_bench(&cases[m]);
     for (int m = MODES - 1; m >= 0; m--)
@@ -303,13 +325,16 @@ int main(int argc, char **argv) {
         if (strncmp(argv[i], "mtp=", 4) == 0) x.mtp = argv[i] + 4;
         if (strncmp(argv[i], "eagle3=", 7) == 0) x.eagle3 = argv[i] + 7;
         if (strncmp(argv[i], "device=", 7) == 0) x.device = argv[i] + 7;
+        if (strncmp(argv[i], "prompt=", 7) == 0) x.prompt = argv[i] + 7;
+        if (strncmp(argv[i], "answer=", 7) == 0) x.answer = argv[i] + 7;
         if (strncmp(argv[i], "known=", 6) == 0) x.known = atof(argv[i] + 6);
         if (!strchr(argv[i], '=')) x.path = argv[i];
     }
     if (!x.path) {
         fprintf(stderr,
                 "usage: speculate MODEL [draft=FILE] [mtp=FILE] [eagle3=FILE] [known=P] [generate=200] [repeat=5]\n"
-                "                 [sequences=1] [guess=7] [threads=0] [fixed=0] [branches=0] [device=NAME]\n");
+                "                 [sequences=1] [guess=7] [threads=0] [fixed=0] [branches=0] [device=NAME]\n"
+                "                 [prompt=FILE answer=FILE]\n");
         return 2;
     }
     return run_bench(&x) == TN_OK ? 0 : complain(x.path);
