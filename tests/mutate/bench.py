@@ -1,6 +1,9 @@
 """The libraries' objects and the tests, linked so that one changed object costs one compilation and one link."""
 import concurrent.futures
 import filecmp
+import glob
+import hashlib
+import itertools
 import json
 import os
 import re
@@ -9,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -41,6 +45,20 @@ def code_of(path):
     return code + re.sub(r'^Relocation section.*$', '', relocations, flags=re.M).encode()
 
 
+def read_text(path):
+    with open(path, encoding='utf-8') as file:
+        return file.read()
+
+
+def digest(paths):
+    total = hashlib.sha256()
+    for path in paths:
+        with open(path, 'rb') as file:
+            total.update(path.encode() if not os.path.isabs(path) else os.path.relpath(path, ROOT).encode())
+            total.update(file.read())
+    return total.hexdigest()[:16]
+
+
 class Bench:
     """Everything is below FOLDER: objects/ as built, tests/ linked with the shared library, and a folder with such a library for each worker."""
 
@@ -51,7 +69,7 @@ class Bench:
         with open(os.path.join(self.build, 'compile_commands.json'), encoding='utf-8') as file:
             entries = [e for e in json.load(file) if re.search(r'CMakeFiles/tenon_(core_objects|llm_objects|kernels\w*)\.dir', e['command'])]
         self.commands = {os.path.relpath(e['file'], ROOT): shlex.split(e['command']) for e in entries}
-        self.objects = {}
+        self.objects, self.stamps, self.here = {}, {}, threading.local()
         for name, command in self.commands.items():
             source = os.path.join(self.build, command[command.index('-o') + 1])
             target = os.path.join(self.folder, 'objects', name.replace('/', '+') + '.o')
@@ -101,8 +119,24 @@ class Bench:
             with open(seen, 'w', encoding='utf-8'):
                 pass
             return name, target
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+        with self.pool() as pool:
             return {name: path for name, path in pool.map(one, wanted) if path}
+
+    def stamp(self, test):
+        """Changes with a test's source and the files of tests/support whose headers it includes, and not with the compiler."""
+        if test not in self.stamps:
+            kind = f'tests/unit/*/{test}.c' if test.startswith('test_') else f'tests/fuzz/fuzz_{test[7:]}.c'
+            sources = glob.glob(os.path.join(ROOT, kind))
+            headers = set(re.findall(r'#include "([\w/]+)\.h"', ''.join(map(read_text, sources))))
+            support = [path for header in sorted(headers) for path in glob.glob(os.path.join(ROOT, 'tests/support', header + '.[ch]'))]
+            self.stamps[test] = digest(sources + support)
+        return self.stamps[test]
+
+    def scratch(self, place, name):
+        """A fresh folder for the temporary files of one run, as several may run with the same library."""
+        base = os.path.join(self.folder, place, 'tmp')
+        os.makedirs(base, exist_ok=True)
+        return tempfile.mkdtemp(prefix=name + '-', dir=base)
 
     def run(self, name, place, limit, cpu, **variables):
         """Seconds of processor time that a test took with the library of that folder, or None where it failed. An endless loop ends with the
@@ -112,12 +146,15 @@ class Bench:
             arguments = [os.path.join(ROOT, 'tests/fuzz/corpus', name[7:])]
             if not os.path.isdir(arguments[0]):
                 return None
-        library = os.path.join(self.folder, place)
+        library = ':'.join(filter(None, (os.path.join(self.folder, place), os.environ.get('LD_LIBRARY_PATH'))))
         return self.start([self.tests[name], *arguments], limit, cpu, LD_LIBRARY_PATH=library, **variables)
 
     def start(self, command, limit, cpu, **variables):
         env = dict(os.environ, TENON_GOLDEN=os.environ.get('TENON_GOLDEN', '/nonexistent'), CMOCKA_TEST_ABORT='0', TENON_LOG='off', **variables)
         prefix = ['prlimit', f'--cpu={max(2, int(cpu))}', '--core=0'] if shutil.which('prlimit') else []
+        cores = getattr(self.here, 'cores', None)  # of the worker that this thread is: tests' threads must not crowd out other workers'
+        if cores and shutil.which('taskset'):
+            prefix = ['taskset', '-c', ','.join(map(str, cores)), *prefix]
         process = subprocess.Popen([*prefix, *command], cwd=self.build, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                    stdin=subprocess.DEVNULL, start_new_session=True)
         timer = threading.Timer(limit, lambda: stop_group(process.pid))
@@ -141,6 +178,17 @@ class Bench:
         done = subprocess.run([*command, '-iquote', os.path.dirname(os.path.join(ROOT, name)), '-w', *options], cwd=self.build, capture_output=True,
                               check=False)
         return target if done.returncode == 0 else None
+
+
+    def pool(self):
+        """A pool of threads, each with two processor cores of its own and its neighbour's."""
+        cores, numbers = sorted(os.sched_getaffinity(0)), itertools.count()
+
+        def begin():
+            i = next(numbers)
+            if len(cores) > 2:
+                self.here.cores = {cores[i % len(cores)], cores[(i + 1) % len(cores)]}
+        return concurrent.futures.ThreadPoolExecutor(self.jobs, initializer=begin)
 
 
 def stop_group(group):

@@ -9,6 +9,10 @@ notices is a missing test, dead code, or makes no difference: look at each. Sour
 
 Files of tools/ are linked into a program of its own, and run by the scripts in tests/server.
 
+A test that fails is run again without the change; if it fails there too, it is left out. What no test notices is compiled again with -O3:
+changes that give the same object at either level make no difference. Those that do not by an argument are listed with it in
+tests/mutate/equivalent.tsv (file, line before, line after, why) and are counted apart.
+
 Results are remembered in BUILD/mutate/results.tsv: a change that was noticed is not tried again while the file is the same, one that was not
 is tried again with --again. No golden data is used unless TENON_GOLDEN names it."""
 import argparse
@@ -24,7 +28,7 @@ import threading
 from bench import ROOT, Bench, code_of, show_hidden, wall
 from changes import changes
 from program import ProgramBench
-from reach import Reach
+from reach import Reach, uninstrumented
 
 
 class Memory:
@@ -42,7 +46,7 @@ class Memory:
 
     def note(self, key, name, test):
         self.results[key] = test
-        if test not in ('NOT NOTICED', 'SAME'):
+        if test not in ('NOT NOTICED', 'SAME', 'LISTED'):
             self.kills[(name, test)] = self.kills.get((name, test), 0) + 1
 
     def add(self, key, name, test, what):
@@ -63,7 +67,8 @@ def baseline(bench, memory, slowest, end):
     unknown = [name for name in bench.tests if memory.seconds.get(name, [None])[0] != stamp[name]]
     if unknown:
         print(f'running {len(unknown)} tests without a change', flush=True)
-        with concurrent.futures.ThreadPoolExecutor(bench.jobs) as pool:
+        unknown.sort(key=lambda name: -(memory.seconds.get(name, [None, None])[1] or 0))
+        with bench.pool() as pool:
             for name, took in zip(unknown, pool.map(one, unknown)):
                 if took == -1:
                     sys.exit('mutate: not all tests are known in this time; another run goes on')
@@ -138,42 +143,104 @@ def random_changes(files, rnd, memory):
             yield name, text, change
 
 
+def listed():
+    """(file, line before, line after) of the changes that make no difference by an argument."""
+    with open(os.path.join(ROOT, 'tests/mutate/equivalent.tsv'), encoding='utf-8') as file:
+        return {tuple(line.split('\t')[:3]) for line in file if not line.startswith('#')}
+
+
+def listed_key(name, text, change):
+    before, after = describe(name, text, change).split('\n')[1:]
+    return name, before.strip(), after.strip()
+
+
 class Trial:
     """Tries changes, several at a time."""
 
-    def __init__(self, bench, memory, usable, reach):
-        self.bench, self.memory, self.usable, self.reach = bench, memory, usable, reach
+    def __init__(self, bench, memory, usable, reach, options, end):
+        self.bench, self.memory, self.usable, self.reach = bench, memory, dict(usable), reach
+        self.patience, self.end, self.listed, self.rows, self.begun, self.path = options.patience, end, listed(), [], 0, options.json
         self.places = {os.path.basename(path)[:-2]: folder for folder in os.listdir('tests/unit') for path in os.listdir(f'tests/unit/{folder}')}
-        self.counts, self.codes, self.lock = {'noticed': 0, 'not noticed': 0, 'makes no difference': 0}, {}, threading.Lock()
+        self.codes, self.lock = {}, threading.Lock()
 
-    def tried(self):
-        return self.counts['noticed'] + self.counts['not noticed']
+    def count(self, result):
+        return sum(row['result'] == result for row in self.rows)
+
+    def add(self, key, name, text, change, result, **more):
+        what = describe(name, text, change)
+        with self.lock:
+            self.rows.append({'result': result, 'file': name, 'line': lines_of(text, change)[0], 'kind': change[0],
+                              'before': what.split('\n')[1].strip(), 'after': what.split('\n')[2].strip(), **more})
+            self.save()
+            if result != 'unfinished':
+                self.memory.add(key, name, {'same': 'SAME', 'listed': 'LISTED', 'not noticed': 'NOT NOTICED'}.get(result, more.get('by')), what)
+            if result == 'noticed':
+                print(f'noticed by {more["by"]}: {what.splitlines()[0]}', flush=True)
+            elif result in ('not noticed', 'unfinished'):
+                print(f'{result.upper()} ({more["ran"]} of {more["tests"]} tests that run the line): {what}', flush=True)
+
+    def save(self):
+        if self.path:
+            with open(self.path + '.new', 'w', encoding='utf-8') as file:
+                json.dump({'noticed': self.count('noticed'), 'not noticed': self.count('not noticed'), 'rows': self.rows}, file, indent=1)
+            os.replace(self.path + '.new', self.path)
+
+    def same_code(self, name, text, changed, place, *options):
+        """The changed object, and whether it is the same as without the change; None if it does not compile."""
+        if (name, options) not in self.codes:
+            self.codes[name, options] = code_of(self.bench.compile(name, text, place, *options))
+        target = self.bench.compile(name, changed, place, *options)
+        return target, bool(target) and code_of(target) == self.codes[name, options]
 
     def one(self, place, name, text, change):
-        bench, what, key = self.bench, describe(name, text, change), key_of(name, text, change)
-        if name not in self.codes:
-            self.codes[name] = code_of(bench.compile(name, text, place))
-        changed = bench.compile(name, text[:change[1]] + change[3] + text[change[2]:], place)
-        if not changed:
-            return
-        if code_of(changed) == self.codes[name]:
-            with self.lock:
-                self.counts['makes no difference'] += 1
-                self.memory.add(key, name, 'SAME', what)
-            return
-        show_hidden(changed)
-        if bench.link([changed if n == name else path for n, path in bench.objects.items()], place).returncode:
-            return
+        """Whether the change counts: it compiles, and to another object."""
+        bench, key = self.bench, key_of(name, text, change)
+        changed = text[:change[1]] + change[3] + text[change[2]:]
+        target, same = self.same_code(name, text, changed, place)
+        if not target:
+            return False
+        if same:
+            self.add(key, name, text, change, 'same')
+            return False
+        if listed_key(name, text, change) in self.listed:
+            self.add(key, name, text, change, 'listed')
+            return False
+        if '-O3' not in bench.commands[name]:
+            if self.same_code(name, text, changed, place, '-O3')[1]:
+                self.add(key, name, text, change, 'same')
+                return False
+            bench.compile(name, changed, place)
+        show_hidden(target)
+        if bench.link([target if n == name else path for n, path in bench.objects.items()], place).returncode:
+            return False
         tests = self.reach.tests(name, *lines_of(text, change), self.usable) if self.reach else list(self.usable)
-        by = None
+        ran, spent, doubtful = 0, 0, []
         for test in order(name, tests, self.usable, self.memory, self.places):
-            if bench.run(test, place, 60 + 15 * self.usable[test], 5 + 4 * self.usable[test]) is None:
-                by = test
+            if wall() > self.end or spent > self.patience:
                 break
-        with self.lock:
-            self.counts['noticed' if by else 'not noticed'] += 1
-            self.memory.add(key, name, by or 'NOT NOTICED', what)
-            print(f'noticed by {by}: {what.splitlines()[0]}' if by else f'NOT NOTICED ({len(tests)} tests run the line): {what}', flush=True)
+            usual = self.usable.get(test)
+            if usual is None:
+                continue
+            ran, spent = ran + 1, spent + usual
+            if bench.run(test, place, 20 + 10 * usual, 5 + 4 * usual) is None:
+                if bench.run(test, 'plain', 20 + 10 * usual, 5 + 4 * usual) is not None:
+                    self.add(key, name, text, change, 'noticed', by=test)
+                    return True
+                doubtful.append(test)
+                if len(doubtful) > 1:
+                    continue
+                print(f'{test} fails without a change as well', flush=True)
+        finished = ran == len(tests) or wall() < self.end
+        self.add(key, name, text, change, 'not noticed' if finished else 'unfinished', ran=ran, tests=len(tests), spent=round(spent))
+        return True
+
+
+def report(trial, seed):
+    noticed, missed = trial.count('noticed'), trial.count('not noticed')
+    total = noticed + missed
+    print(f'{total} changes, {noticed} noticed ({100 * noticed / max(1, total):.1f}%), {missed} not; '
+          f'{trial.count("same")} others give the same object, {trial.count("listed")} are listed as making no difference, '
+          f'{trial.count("unfinished")} were not finished; seed {seed}')
 
 
 def main():
@@ -189,6 +256,8 @@ def main():
     parser.add_argument('--without', default='^$', help='a regular expression: files to leave alone')
     parser.add_argument('--again', action='store_true', help='only what was not noticed before')
     parser.add_argument('--no-reach', action='store_true', help='run all tests for each change, instead of those that run the changed line')
+    parser.add_argument('--patience', type=float, default=10**9, help='seconds of processor time of tests for one change, as they usually take')
+    parser.add_argument('--json', help='a file for the results of this run')
     parser.add_argument('-j', type=int, default=2)
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -203,25 +272,26 @@ def main():
         sys.exit('mutate: no sources of the libraries or of the program there')
     memory = Memory(bench.folder)
     usable = baseline(bench, memory, options.slowest, end)
-    reach = None if options.no_reach or programs else Reach(bench, usable, end)
+    reach = None if options.no_reach or programs or all(map(uninstrumented, files)) else Reach(bench, usable, end)
     seed = options.seed if options.seed is not None else random.randrange(10**6)
-    trial = Trial(bench, memory, usable, reach)
+    trial = Trial(bench, memory, usable, reach, options, end)
     source = unnoticed(files, memory) if options.again else random_changes(files, random.Random(seed), memory)
     print(f'{len(files)} files, {len(usable)} tests, seed {seed}', flush=True)
 
     def work(place):
         while wall() < end:
             with trial.lock:
-                item = next(source, None) if trial.tried() < options.count else None
+                item = next(source, None) if trial.begun < options.count else None
+                trial.begun += 1
             if item is None:
                 break
-            trial.one(place, *item)
-    with concurrent.futures.ThreadPoolExecutor(options.j) as pool:
+            if not trial.one(place, *item):
+                with trial.lock:
+                    trial.begun -= 1
+    with bench.pool() as pool:
         for worker in [pool.submit(work, f'worker{i}') for i in range(options.j)]:
             worker.result()
-    counts, total = trial.counts, trial.tried()
-    print(f'{total} changes, {counts["noticed"]} noticed ({100 * counts["noticed"] / max(1, total):.1f}%), {counts["not noticed"]} not; '
-          f'{counts["makes no difference"]} others give the same object; seed {seed}')
+    report(trial, seed)
     return 0
 
 

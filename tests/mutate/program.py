@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import threading
 
 from bench import ROOT, Bench
 
@@ -13,7 +14,7 @@ class ProgramBench(Bench):
     """Everything is below FOLDER: for each worker a folder that looks like a build folder but has a program of its own in bin/."""
 
     def __init__(self, build, folder, jobs, only):  # pylint: disable=super-init-not-called
-        self.build, self.jobs, self.folder = os.path.abspath(build), jobs, os.path.abspath(folder)
+        self.build, self.jobs, self.folder, self.here = os.path.abspath(build), jobs, os.path.abspath(folder), threading.local()
         with open(os.path.join(self.build, 'compile_commands.json'), encoding='utf-8') as file:
             entries = [e for e in json.load(file) if re.search(r'CMakeFiles/(tenon_program|tenon_frame)\.dir', e['command'])]
         self.commands = {os.path.relpath(e['file'], ROOT): shlex.split(e['command']) for e in entries}
@@ -49,7 +50,8 @@ class ProgramBench(Bench):
 
     def run(self, name, place, limit, cpu, **variables):
         """Processor time of a script with the program of that folder, or None where it failed."""
-        scratch = os.path.join(self.folder, place, 'tmp')
-        shutil.rmtree(scratch, ignore_errors=True)
-        os.makedirs(scratch)
-        return self.start(['bash', self.tests[name], os.path.join(self.folder, place)], limit, cpu, TMPDIR=scratch, **variables)
+        scratch = self.scratch(place, name)
+        try:
+            return self.start(['bash', self.tests[name], os.path.join(self.folder, place)], limit, cpu, TMPDIR=scratch, **variables)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

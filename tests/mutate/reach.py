@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 
-from bench import LIBRARY, ROOT, show_hidden, wall
+from bench import LIBRARY, ROOT, digest, read_text, show_hidden, wall
 
 NOTING = ['-O0', '-g1', '-fsanitize-coverage=trace-pc', '-U_FORTIFY_SOURCE', '-w']
 
@@ -16,45 +16,66 @@ def uninstrumented(name):
     return bool(re.search(r'/kernels/(avx|amx|neon)', name))
 
 
+def ranges(numbers):
+    """Sorted numbers as [first, last, first, last, …], which is short where lines follow one another."""
+    found = []
+    for number in sorted(numbers):
+        if found and number == found[-1] + 1:
+            found[-1] = number
+        else:
+            found += [number, number]
+    return found
+
+
+def spread(found):
+    return {number for first, last in zip(found[::2], found[1::2]) for number in range(first, last + 1)}
+
+
 class Reach:
-    """lines: for each file the blocks (first line, last line, tests)."""
+    """Which tests run which lines. The map is kept in a file that is valid wherever sources and tests are the same."""
 
     def __init__(self, bench, usable, end):
         self.bench, self.place = bench, 'reach'
         self.path = os.path.join(bench.folder, 'reach.json')
-        stamp = [2] + [os.path.getmtime(os.path.join(ROOT, name)) for name in sorted(bench.commands)]
+        stamp = digest([os.path.join(ROOT, name) for name in sorted(bench.commands)])
         known = {}
         if os.path.exists(self.path):
             with open(self.path, encoding='utf-8') as file:
                 known = json.load(file)
         if known.get('stamp') != stamp:
-            known = {'stamp': stamp, 'tests': {}}
-            self.build()
-            self.save(known)
-        self.blocks = self.read_blocks()
-        missing = [t for t in usable if known['tests'].get(t, [None])[0] != os.path.getmtime(bench.tests[t])]
+            known = {'stamp': stamp, 'lines': {}, 'tests': {}}
+        missing = [t for t in usable if known['tests'].get(t, [None])[0] != bench.stamp(t)]
         if missing:
+            self.build(stamp)
+            self.blocks = self.read_blocks()
+            lines = {}
+            for _, name, line in self.rows():
+                lines.setdefault(name, set()).add(line)
+            known['lines'] = {name: ranges(numbers) for name, numbers in lines.items()}
+            self.save(known)
             print(f'looking which lines {len(missing)} tests reach', flush=True)
-            with concurrent.futures.ThreadPoolExecutor(bench.jobs) as pool:
-                waiting = {pool.submit(lambda t: self.look(t, 10 + 4 * usable[t]) if wall() < end else None, t): t for t in sorted(missing, key=lambda t: usable[t])}
+            with bench.pool() as pool:
+                waiting = {pool.submit(lambda t: self.look(t, 10 + 4 * usable[t]) if wall() < end else None, t): t
+                           for t in sorted(missing, key=lambda t: -usable[t])}
                 for done in concurrent.futures.as_completed(waiting):
                     test = waiting[done]
                     if done.result() is None:
                         raise SystemExit('mutate: not all lines are known in this time; another run goes on')
-                    known['tests'][test] = [os.path.getmtime(bench.tests[test]), *done.result()]
+                    known['tests'][test] = [bench.stamp(test), *done.result()]
                     self.save(known)
-        self.lines = {test: {name: set(numbers) for name, numbers in known['tests'][test][2].items()} for test in usable}
+        self.lines = {test: {name: spread(numbers) for name, numbers in known['tests'][test][2].items()} for test in usable}
         self.whole = {test: known['tests'][test][1] for test in usable}
-        self.known_lines = {}
-        for _, name, line in self.rows():
-            self.known_lines.setdefault(name, set()).add(line)
+        self.known_lines = {name: spread(numbers) for name, numbers in known['lines'].items()}
 
     def save(self, known):
         with open(self.path + '.new', 'w', encoding='utf-8') as file:
             json.dump(known, file)
         os.replace(self.path + '.new', self.path)
 
-    def build(self):
+    def build(self, stamp):
+        mark = os.path.join(self.bench.folder, self.place, 'stamp')
+        if os.path.exists(mark) and read_text(mark) == stamp:
+            return
         print('building the libraries that note what is reached', flush=True)
         folder = os.path.join(self.bench.folder, self.place)
         os.makedirs(folder, exist_ok=True)
@@ -68,13 +89,15 @@ class Reach:
             subprocess.run([*command, *NOTING, *(['-O1'] if '/kernels/' in name or name.startswith('src/quant') else [])], cwd=self.bench.build, check=True)
             show_hidden(target)
             return target
-        with concurrent.futures.ThreadPoolExecutor(self.bench.jobs) as pool:
+        with self.bench.pool() as pool:
             objects = list(pool.map(one, self.bench.commands))
         helper = os.path.join(folder, 'reach.o')
         subprocess.run(['cc', '-O2', '-fPIC', '-D_GNU_SOURCE', '-c', os.path.join(ROOT, 'tests/mutate/reach.c'), '-o', helper], check=True)
         done = self.bench.link([*objects, helper], self.place)
         if done.returncode:
             raise SystemExit('mutate: ' + done.stderr[-400:])
+        with open(mark, 'w', encoding='utf-8') as file:
+            file.write(stamp)
 
     def rows(self):
         """(address, file, line) of the library's line table, by address."""
@@ -132,7 +155,7 @@ class Reach:
                 for name, line in self.blocks.get(at, ()):
                     lines.setdefault(name, set()).add(line)
                 at = seen.find(1, at + 1)
-        return took is not None, {name: sorted(numbers) for name, numbers in lines.items()}
+        return took is not None, {name: ranges(numbers) for name, numbers in lines.items()}
 
     def tests(self, name, first, last, usable):
         """The tests that run one of the lines, or all where that is not known. A statement's first line may be above: the nearest one that

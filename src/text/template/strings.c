@@ -109,11 +109,12 @@ static bool cased(uint32_t code) {
     }
 }
 
-static void put_upper(jj *j, jj_buffer *b, uint32_t code) {
+static void put_upper(jj *j, jj_buffer *b, uint32_t code, bool title) {
+    const utf8proc_int32_t c = (utf8proc_int32_t)code;
     if (code == 0xdf)
-        jj_puts(j, b, "SS"); /* the only common letter with a two-letter capital */
+        jj_puts(j, b, title ? "Ss" : "SS"); /* the only common letter with a two-letter capital */
     else
-        tn__jj_put_code(j, b, (uint32_t)utf8proc_toupper((utf8proc_int32_t)code));
+        tn__jj_put_code(j, b, (uint32_t)(title ? utf8proc_totitle(c) : utf8proc_toupper(c)));
 }
 
 jj_value tn__jj_change_case(jj *j, jj_string *s, char mode) {
@@ -128,7 +129,7 @@ jj_value tn__jj_change_case(jj *j, jj_string *s, char mode) {
         if (code == 0xfffd)
             tn__jj_put(j, &b, p, n); /* invalid bytes stay unchanged */
         else if (upper)
-            put_upper(j, &b, code);
+            put_upper(j, &b, code, mode == 'c' || mode == 't');
         else if (mode == 'f' && code == 0xdf)
             jj_puts(j, &b, "ss");
         else
