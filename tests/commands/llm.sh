@@ -28,7 +28,7 @@ hollow() { # shape, file
     truncate -s $(($(stat -c %s "$2") + bytes + 64)) "$2"
 }
 if [ -x "$build/tests/test_llm_fit" ]; then
-    for shape in 1b 8b; do
+    for shape in 1b ${TENON_LONG:+8b}; do
         mkdir "$work/$shape"
         hollow $shape "$work/$shape/$shape.gguf"
         TENON_LLM_FOLDER=$work/$shape "$build/tests/test_llm_fit" > "$work/out" 2>&1 || failed "$shape: $(grep -v OK "$work/out")"

@@ -69,7 +69,7 @@ class Bench:
         with open(os.path.join(self.build, 'compile_commands.json'), encoding='utf-8') as file:
             entries = [e for e in json.load(file) if re.search(r'CMakeFiles/tenon_(core_objects|llm_objects|kernels\w*)\.dir', e['command'])]
         self.commands = {os.path.relpath(e['file'], ROOT): shlex.split(e['command']) for e in entries}
-        self.objects, self.stamps, self.here = {}, {}, threading.local()
+        self.objects, self.stamps, self.here, self.end = {}, {}, threading.local(), wall() + 10**7
         for name, command in self.commands.items():
             source = os.path.join(self.build, command[command.index('-o') + 1])
             target = os.path.join(self.folder, 'objects', name.replace('/', '+') + '.o')
@@ -157,7 +157,7 @@ class Bench:
             prefix = ['taskset', '-c', ','.join(map(str, cores)), *prefix]
         process = subprocess.Popen([*prefix, *command], cwd=self.build, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                    stdin=subprocess.DEVNULL, start_new_session=True)
-        timer = threading.Timer(limit, lambda: stop_group(process.pid))
+        timer = threading.Timer(min(limit, max(1, self.end - wall())), lambda: stop_group(process.pid))
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)
         timer.cancel()

@@ -222,7 +222,7 @@ class Trial:
             if usual is None:
                 continue
             ran, spent = ran + 1, spent + usual
-            if bench.run(test, place, 20 + 10 * usual, 5 + 4 * usual) is None:
+            if bench.run(test, place, 20 + 10 * usual, 5 + 4 * usual) is None and wall() < self.end:
                 if bench.run(test, 'plain', 20 + 10 * usual, 5 + 4 * usual) is not None:
                     self.add(key, name, text, change, 'noticed', by=test)
                     return True
@@ -275,6 +275,7 @@ def main():
     reach = None if options.no_reach or programs or all(map(uninstrumented, files)) else Reach(bench, usable, end)
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     trial = Trial(bench, memory, usable, reach, options, end)
+    bench.end = end # what runs then is stopped, and its change counts as not finished
     source = unnoticed(files, memory) if options.again else random_changes(files, random.Random(seed), memory)
     print(f'{len(files)} files, {len(usable)} tests, seed {seed}', flush=True)
 

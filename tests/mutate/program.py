@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 
-from bench import ROOT, Bench
+from bench import ROOT, Bench, wall
 
 
 class ProgramBench(Bench):
@@ -15,6 +15,7 @@ class ProgramBench(Bench):
 
     def __init__(self, build, folder, jobs, only):  # pylint: disable=super-init-not-called
         self.build, self.jobs, self.folder, self.here = os.path.abspath(build), jobs, os.path.abspath(folder), threading.local()
+        self.end = wall() + 10**7
         with open(os.path.join(self.build, 'compile_commands.json'), encoding='utf-8') as file:
             entries = [e for e in json.load(file) if re.search(r'CMakeFiles/(tenon_program|tenon_frame)\.dir', e['command'])]
         self.commands = {os.path.relpath(e['file'], ROOT): shlex.split(e['command']) for e in entries}

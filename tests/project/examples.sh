@@ -47,6 +47,7 @@ while read -r line; do
     "source <("*) [ -e /dev/fd/0 ] || continue ;; # needs /proc
     "tenon pull "[A-Z]*) continue ;;                                              # tests/commands/pull.sh
     "mpirun"*) command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ] || continue ;;
+    "tenon devices --measure"*) continue ;;                                       # half a minute; tests/commands/speed.sh
     *"--host 0.0.0.0"*) continue ;;                                               # other machines are no part of a test
     "tenon serve"*) limit=2 line="exec $line --port 0" ;;                         # one process, any free port
     esac
