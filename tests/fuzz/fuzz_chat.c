@@ -55,6 +55,10 @@ static void prepare(void) {
     }
 }
 
+__attribute__((destructor)) static void free_prompts(void) {
+    for (size_t i = 0; i < COUNT + formats; i++) tn_chat_prompt_free(prompts[i]);
+}
+
 /* The message without the ids, which are random. */
 static char *read_answer(const tn_chat_prompt *prompt, const char *text, size_t length, size_t piece) {
     tn_chat_parser *parser;
