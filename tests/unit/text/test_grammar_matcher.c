@@ -2,6 +2,8 @@
 #include "grammar_cases.h"
 #include "text/grammar/internal.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const grammars[] = {
@@ -188,11 +190,55 @@ static void full_tables_are_limits(void **state) {
     tn_grammar_free(g);
 }
 
+/* Grammars of as many alternatives as the work list has room for, and some less and more: an error, or every alternative is there. */
+static void no_alternative_is_lost_at_the_limit(void **state) {
+    (void)state;
+    static const struct {
+        const char *first, *more, *rule; /* printed with the number of the alternative */
+    } forms[] = {{"root ::= \"a%d.\"", " | \"a%d.\"", ""},
+                 {"root ::= r%d", " | r%d", "r%d ::= \"a%d.\"\n"},
+                 {"root ::= (\"a%d.\")", " | (\"a%d.\" | \"b\"*)", ""},
+                 {"root ::= r%d \"!\"?", " | r%d \"!\"?", "r%d ::= \"a%d.\"\n"}};
+    char *text = malloc(1 << 20);
+    for (size_t form = 0; form < sizeof forms / sizeof *forms; form++) {
+        size_t limited = 0, whole = 0;
+        for (int n = 100; n < 720; n += n % 2 ? 1 : 3) {
+            char *to = text;
+            for (int i = 0; i < n; i++) to += sprintf(to, i ? forms[form].more : forms[form].first, i);
+            to += sprintf(to, "\n");
+            for (int i = 0; i < n && *forms[form].rule; i++) to += sprintf(to, forms[form].rule, i, i);
+            tn_grammar *g = grammar_of(text, NULL);
+            tn__matcher m;
+            tn__set start;
+            assert_ok(tn__matcher_new(&g->program, 1, &m));
+            const tn_status status = tn__matcher_start(&m, &start);
+            if (status == TN_OK) check_tables(&m);
+            for (int i = n - 4; i < n && status == TN_OK; i++) {
+                char word[16];
+                tn__set at = start;
+                tn_status step = TN_OK;
+                const int size = snprintf(word, sizeof word, "a%d.", i);
+                for (int k = 0; k < size && step == TN_OK; k++) step = tn__matcher_step(&m, at, (uint8_t)word[k], &at);
+                if (step != TN_E_LIMIT) assert_ok(step);
+                if (step == TN_OK && !tn__matcher_accepting(&m, at)) fail_msg("%d alternatives of form %zu: number %d is lost", n, form, i);
+            }
+            if (status != TN_OK) assert_int_equal(status, TN_E_LIMIT);
+            limited += status != TN_OK;
+            whole += status == TN_OK;
+            tn__matcher_free(&m);
+            tn_grammar_free(g);
+        }
+        assert_true(limited > 10 && whole > 10);
+    }
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_continue_like_the_original),
         cmocka_unit_test(kept_sets_mean_the_same_after_the_rest_is_forgotten),
         cmocka_unit_test(full_tables_are_limits),
+        cmocka_unit_test(no_alternative_is_lost_at_the_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
