@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "chat_cases.h"
+#include "tenon/grammar.h"
 
 #define DSML "｜DSML｜"
 #define M3 "]<]minimax[>["
@@ -254,6 +255,55 @@ static void every_format_is_parsed(void **state) {
     }
 }
 
+/* The longest beginning of the text that the grammar accepts as a whole; 0: none. */
+static size_t accepted_length(const tn_grammar *grammar, const char *text, size_t length) {
+    tn_grammar_state *s;
+    size_t longest = 0;
+    assert_ok(tn_grammar_state_new(&(tn_grammar_state_params){.grammar = grammar}, &s));
+    for (size_t i = 0; i < length && tn_grammar_accept_bytes(s, text + i, 1) == TN_OK; i++)
+        if (tn_grammar_is_accepting(s)) longest = i + 1;
+    tn_grammar_state_free(s);
+    return longest;
+}
+
+/* From its trigger on, an answer with well-formed calls is in the grammar of its format; an answer from which a byte of a call's frame
+ * or arguments is missing is in the grammar only if the parser still finds calls with valid arguments in it. */
+static void grammars_and_parsers_agree(void **state) {
+    (void)state;
+    int compared = 0, shorter = 0;
+    for (size_t i = 0; i < CASES; i++) {
+        const format_case *c = &cases[i];
+        tn_chat_prompt *prompt = prompt_in(c->format);
+        const char *gbnf = tn_chat_prompt_grammar(prompt), *trigger = tn_chat_prompt_trigger(prompt);
+        char answer[2048];
+        snprintf(answer, sizeof answer, "%s", c->answer);
+        for (char *tag; (tag = strstr(answer, " <b>"));) memcpy(tag, "more", 4); /* the grammar ends texts without quotes at what may be a marker */
+        const char *at = gbnf && trigger ? strstr(answer, trigger) : NULL;
+        if (at) {
+            tn_grammar *grammar;
+            assert_ok(tn_grammar_new(gbnf, NULL, &grammar));
+            /* At least the first call, which ends after its number. */
+            const size_t length = accepted_length(grammar, at, strlen(at));
+            if (at + length < strstr(at, "-3")) fail_msg("%s: the grammar refuses %s", c->format, at);
+            compared++;
+            char *text = malloc(length + 1);
+            for (size_t gap = 0; gap < length; gap++) {
+                static record r;
+                memcpy(text, at, gap);
+                memcpy(text + gap, at + gap + 1, length - gap);
+                if (accepted_length(grammar, text, length - 1) < length - 1) continue;
+                parse(prompt, text, length - 1, length, 0, &r);
+                if (!strstr(r.text, "call:")) fail_msg("%s: in the grammar, but no call: %s\n%s", c->format, text, r.text);
+                shorter++;
+            }
+            free(text);
+            tn_grammar_free(grammar);
+        }
+        tn_chat_prompt_free(prompt);
+    }
+    assert_true(compared > 10 && shorter > compared); /* texts may be shorter */
+}
+
 static tn_status fail_at_event(void *user, const tn_chat_event *event) {
     (void)event;
     int *left = user;
@@ -447,7 +497,7 @@ static void histories_are_adapted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_is_parsed),       cmocka_unit_test(refused_events_end_parsing),
+        cmocka_unit_test(every_format_is_parsed), cmocka_unit_test(grammars_and_parsers_agree), cmocka_unit_test(refused_events_end_parsing),
         cmocka_unit_test(divisions_do_not_matter),      cmocka_unit_test(cut_answers_are_parsed),
         cmocka_unit_test(garbled_answers_are_parsed),   cmocka_unit_test(malformed_calls_become_text_with_a_note),
         cmocka_unit_test(formats_are_selected_by_name), cmocka_unit_test(histories_are_adapted),
