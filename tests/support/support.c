@@ -10,16 +10,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whatever a test allocates through the library's hooks is freed when it ends by itself: a program that leaves blocks fails. Simulated
- * devices, two blocks each, live as long as the process. The check runs after all other destructors. */
+/* Whatever a test allocates through the library's hooks is freed when it ends by itself: a program that leaves blocks
+ * fails. Simulated devices, two blocks each, live as long as the process. The check runs after all other destructors.
+ */
 __attribute__((destructor(101))) static void check_that_nothing_is_left(void) {
     const tn_memory_stats left = tn_memory_get_stats();
     uint64_t devices = 0;
     if (left.live_blocks == 0) return;
     for (size_t i = 0; i < tn_device_count(); i++) devices += tn_device_get_kind(tn_device_get(i)) != TN_DEVICE_CPU;
     if (left.live_blocks <= 2 * devices) return;
-    fprintf(stderr, "FAILED: %llu blocks of %llu bytes are not freed at the end\n", (unsigned long long)left.live_blocks,
-            (unsigned long long)left.live_bytes);
+    fprintf(stderr, "FAILED: %llu blocks of %llu bytes are not freed at the end\n",
+            (unsigned long long)left.live_blocks, (unsigned long long)left.live_bytes);
     _exit(1);
 }
 

@@ -167,6 +167,23 @@ static tn_status append_named_call(tn__text *out, const tn_chat_prompt *prompt, 
     return TN_OK;
 }
 
+/* DeepSeek V3.2 says behind each key whether its value is a text. */
+static void append_key_end(tn__text *out, const char *marker, bool text) {
+    static const char yes[] = "string=\"true\"", no[] = "string=\"false\"";
+    const char *at = text || !marker ? NULL : strstr(marker, yes);
+    if (!at) {
+        append_marker(out, marker);
+        return;
+    }
+    tn__text other = {0};
+    tn__text_append(&other, marker, (size_t)(at - marker));
+    tn__text_puts(&other, no);
+    tn__text_puts(&other, at + sizeof yes - 1);
+    append_marker(out, other.data ? other.data : "");
+    if (other.status != TN_OK) out->status = other.status;
+    tn__text_free(&other);
+}
+
 /* Text up to the end marker: the marker's first character is allowed only before a character other than its second.
  */
 static void append_free_text(tn__text *out, const char *end) {
@@ -209,7 +226,7 @@ static tn_status append_tagged_call(tn__text *out, const tn_chat_prompt *prompt,
         tn__text_puts(&root, " (");
         append_marker(&root, s->key_begin);
         append_literal(&root, key, strlen(key));
-        append_marker(&root, s->key_end);
+        append_key_end(&root, s->key_end, text);
         if (text)
             append_free_text(&root, s->value_end);
         else {

@@ -63,23 +63,29 @@ static void norm_heads(const forward_model *m, int il, const char *name, int hea
         forward_norm(m, m->f->mean, w + (own ? h * size : 0), NULL, size, m->eps, x + h * size);
 }
 
-/* Scaled positions. Linear: all angles are divided by the factor. YaRN (Peng et al., 2023): dimensions that turn more than beta_fast
- * times within the original context keep their angle, those that turn less than beta_slow times are divided, in between the two are
- * mixed; and the rows grow by 1 + 0.1 ln(factor). */
+/* Scaled positions. Linear: all angles are divided by the factor. YaRN (Peng et al., 2023): dimensions that turn more
+ * than beta_fast times within the original context keep their angle, those that turn less than beta_slow times are
+ * divided, in between the two are mixed; and the rows grow by 1 + 0.1 ln(factor). */
 static void rotate_scaled(const forward_model *m, const forward_layer *l, int position, double *x) {
     const char *type = tn_gguf_get_cstr(m->file, "llama.rope.scaling.type", "linear");
-    const double factor = forward_key(m, "rope.scaling.factor", 1), original = forward_key(m, "rope.scaling.original_context_length", 0);
-    const double fast = forward_key(m, "rope.scaling.yarn_beta_fast", 32), slow = forward_key(m, "rope.scaling.yarn_beta_slow", 1);
+    const double factor = forward_key(m, "rope.scaling.factor", 1),
+                 original = forward_key(m, "rope.scaling.original_context_length", 0);
+    const double fast = forward_key(m, "rope.scaling.yarn_beta_fast", 32),
+                 slow = forward_key(m, "rope.scaling.yarn_beta_slow", 1);
     const bool yarn = strcmp(type, "yarn") == 0;
-    const double turns_once = l->rotated * log(original / (2 * acos(-1))) / (2 * log(l->base)); /* the dimension that turns once */
+    const double turns_once =
+        l->rotated * log(original / (2 * acos(-1))) / (2 * log(l->base)); /* the dimension that turns once */
     const double per_turn = l->rotated / (2 * log(l->base));
-    const double low = fmax(0, floor(turns_once - per_turn * log(fast))), high = fmin(l->rotated - 1, ceil(turns_once - per_turn * log(slow)));
+    const double low = fmax(0, floor(turns_once - per_turn * log(fast))),
+                 high = fmin(l->rotated - 1, ceil(turns_once - per_turn * log(slow)));
     for (int i = 0; i < l->rotated / 2; i++) {
         const bool halves = m->f->rope == ROPE_HALVES;
         const int a = halves ? i : 2 * i, b = halves ? i + l->rotated / 2 : 2 * i + 1;
-        const double ramp = fmin(1, fmax(0, (i - low) / fmax(0.001, high - low))), whole = position * pow(l->base, -2.0 * i / l->rotated);
+        const double ramp = fmin(1, fmax(0, (i - low) / fmax(0.001, high - low))),
+                     whole = position * pow(l->base, -2.0 * i / l->rotated);
         const double angle = yarn ? whole / factor * ramp + whole * (1 - ramp) : whole / factor;
-        const double size = (yarn ? 1 + 0.1 * log(factor) : 1) * forward_key(m, "rope.scaling.attn_factor", 1), u = x[a], v = x[b];
+        const double size = (yarn ? 1 + 0.1 * log(factor) : 1) * forward_key(m, "rope.scaling.attn_factor", 1),
+                     u = x[a], v = x[b];
         x[a] = size * (u * cos(angle) - v * sin(angle));
         x[b] = size * (u * sin(angle) + v * cos(angle));
     }

@@ -8,7 +8,8 @@
 #include <string.h>
 
 static void check_refused(tn_status status, const char *line) {
-    if (status != TN_E_INVALID || !strstr(tn_error(), "NULL")) fail_msg("%s: status %d, \"%s\"", line, (int)status, tn_error());
+    if (status != TN_E_INVALID || !strstr(tn_error(), "NULL"))
+        fail_msg("%s: status %d, \"%s\"", line, (int)status, tn_error());
     tn_error_clear();
 }
 #define REFUSED(call) (tn_error_clear(), check_refused(call, #call))
@@ -138,6 +139,7 @@ static void tokenizers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(grammars), cmocka_unit_test(samplers), cmocka_unit_test(chats), cmocka_unit_test(tokenizers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(grammars), cmocka_unit_test(samplers),
+                                       cmocka_unit_test(chats), cmocka_unit_test(tokenizers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

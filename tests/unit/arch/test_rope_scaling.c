@@ -1,5 +1,5 @@
-/* Scaled positions: logits of models with linear and YaRN scaling against the reference in doubles, as a batch, and after cached tokens
- * have moved to other positions. */
+/* Scaled positions: logits of models with linear and YaRN scaling against the reference in doubles, as a batch, and
+ * after cached tokens have moved to other positions. */
 #include "support.h"
 
 #include "forward/forward.h"
@@ -15,7 +15,8 @@
 enum { TOKENS = 22, LATER = 40 };
 
 static char plain_path[] = "/tmp/tenon-plain-XXXXXX", path[] = "/tmp/tenon-scaled-XXXXXX";
-static const tn_token tokens[TOKENS] = {1, 17, 5, 60, 33, 2, 9, 41, 27, 8, 55, 13, 19, 44, 3, 62, 21, 38, 7, 11, 50, 29};
+static const tn_token tokens[TOKENS] = {1,  17, 5,  60, 33, 2,  9,  41, 27, 8,  55,
+                                        13, 19, 44, 3,  62, 21, 38, 7,  11, 50, 29};
 
 typedef struct scaling {
     const char *type; /* NULL: no such key */
@@ -24,7 +25,7 @@ typedef struct scaling {
 } scaling;
 
 static const scaling scalings[] = {
-    {"linear", 4, 0, 0, 0, 0},    {NULL, 2.5f, 0, 0, 0, 0},     {"yarn", 4, 0, 0, 0, 8},    {"yarn", 16, 0, 0, 0, 64},
+    {"linear", 4, 0, 0, 0, 0},    {NULL, 2.5f, 0, 0, 0, 0},    {"yarn", 4, 0, 0, 0, 8},     {"yarn", 16, 0, 0, 0, 64},
     {"yarn", 4, 0, 8, 0.25f, 32}, {"yarn", 2, 1.5f, 4, 1, 32}, {"yarn", 8, 0.5f, 3, 2, 20},
 };
 
@@ -32,7 +33,10 @@ static void write_scaled(const scaling *s) {
     tn_gguf_kv set[6];
     size_t n = 0;
     tn_gguf *file;
-#define SET(name, ...) set[n++] = (tn_gguf_kv){.key = {"llama.rope.scaling." name, strlen("llama.rope.scaling." name)}, .value = {__VA_ARGS__}}
+#define SET(name, ...)                                                                                               \
+    set[n++] = (tn_gguf_kv) {                                                                                        \
+        .key = {"llama.rope.scaling." name, strlen("llama.rope.scaling." name)}, .value = { __VA_ARGS__ }            \
+    }
     if (s->type) SET("type", .type = TN_GGUF_STR, .str = {s->type, strlen(s->type)});
     SET("factor", .type = TN_GGUF_F32, .f = s->factor);
     if (s->original) SET("original_context_length", .type = TN_GGUF_U32, .u = s->original);
@@ -56,7 +60,9 @@ static void decode_from(tn_session *session, int begin, int end, int position) {
     bool outputs[TOKENS];
     int32_t positions[TOKENS];
     for (int i = begin; i < end; i++) outputs[i - begin] = true, positions[i - begin] = i + position;
-    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = end - begin, .tokens = tokens + begin, .positions = positions, .outputs = outputs}));
+    assert_ok(tn_session_decode(
+        session,
+        &(tn_batch){.n_tokens = end - begin, .tokens = tokens + begin, .positions = positions, .outputs = outputs}));
 }
 
 static double distance(tn_session *session, const double *want, int rows, int vocab) {
@@ -88,7 +94,8 @@ static void scaled_positions_are_those_of_the_reference(void **state) {
         const double off = distance(session, want, TOKENS, vocab), other = distance(session, without, TOKENS, vocab);
         if (off > 5e-4) fail_msg("scaling %zu: logits differ by %g of their size", k, off);
         if (other < 1e-2) fail_msg("scaling %zu makes a difference of %g only", k, other);
-        /* Scores depend on differences of positions alone: tokens that were read at later positions and then moved are the same. */
+        /* Scores depend on differences of positions alone: tokens that were read at later positions and then moved
+         * are the same. */
         tn_session_clear(session);
         decode_from(session, 0, TOKENS / 2, LATER);
         assert_ok(tn_session_seq_shift(session, 0, 0, -1, -LATER));
@@ -106,7 +113,8 @@ int main(void) {
     const int first = mkstemp(plain_path), second = mkstemp(path);
     if (first < 0 || second < 0) return 1;
     close(first), close(second);
-    const tiny_options options = {.arch = "llama", .layers = 3, .heads = 4, .kv_heads = 2, .head = 16, .ffn = 48, .seed = 5};
+    const tiny_options options = {
+        .arch = "llama", .layers = 3, .heads = 4, .kv_heads = 2, .head = 16, .ffn = 48, .seed = 5};
     int failed = 1;
     if (tiny_model_write(plain_path, &options) == TN_OK) failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(plain_path), unlink(path);

@@ -156,8 +156,11 @@ static bool worth_trying(int32_t n, int kind) {
     return is_long() || kind == 1 + n % (KINDS - 1);
 }
 
-/* Each case tries a third of the sizes and the smallest and largest ones, so that three cases try all; long tests all. */
-static bool is_size_tried(int32_t n, int32_t most) { return is_long() || n < 4 || n + 2 > most || (n + n_cases) % 3 == 0; }
+/* Each case tries a third of the sizes and the smallest and largest ones, so that three cases try all; long tests
+ * all. */
+static bool is_size_tried(int32_t n, int32_t most) {
+    return is_long() || n < 4 || n + 2 > most || (n + n_cases) % 3 == 0;
+}
 
 static bool every_size(tn_session *session, const law_case *c, const tn_fit *fit) {
     const bool whole = !tn_model_get_info(tn_session_model(session)).is_causal; /* a sequence per micro-batch */

@@ -276,14 +276,16 @@ static void test_quantizing_is_a_projection(void **state) {
     }
 }
 
-/* Fast quantization keeps a block's value of the greatest magnitude (symmetric types), or its least and its largest one (types with
- * a minimum), up to the rounding of scales to half precision. Careful quantization gives them up for the others. */
+/* Fast quantization keeps a block's value of the greatest magnitude (symmetric types), or its least and its largest
+ * one (types with a minimum), up to the rounding of scales to half precision. Careful quantization gives them up for
+ * the others. */
 static void test_fast_scales_come_from_the_extremes(void **state) {
     (void)state;
     rng r = {11};
     for (int t = 0; t < TYPES; t++) {
         const type_row *type = &types[t];
-        const bool symmetric = !strcmp(type->name, "q4_0") || !strcmp(type->name, "q5_0"), affine = !strcmp(type->name, "q4_1") || !strcmp(type->name, "q5_1");
+        const bool symmetric = !strcmp(type->name, "q4_0") || !strcmp(type->name, "q5_0"),
+                   affine = !strcmp(type->name, "q4_1") || !strcmp(type->name, "q5_1");
         if (!symmetric && !affine) continue;
         for (int round = 0; round < 200; round++) {
             float x[32], y[32], low = INFINITY, high = -INFINITY;
@@ -298,7 +300,8 @@ static void test_fast_scales_come_from_the_extremes(void **state) {
             type->dequantize(block, y, 32);
             const float most = fmaxf(fabsf(low), fabsf(high)), bound = most * 0x1p-9f;
             const int peak = fabsf(low) > fabsf(high) ? lowest : highest;
-            if (symmetric && fabsf(y[peak] - x[peak]) > bound) fail_msg("%s: %g became %g", type->name, x[peak], y[peak]);
+            if (symmetric && fabsf(y[peak] - x[peak]) > bound)
+                fail_msg("%s: %g became %g", type->name, x[peak], y[peak]);
             if (affine && (fabsf(y[lowest] - low) > bound || fabsf(y[highest] - high) > bound))
                 fail_msg("%s: %g … %g became %g … %g", type->name, low, high, y[lowest], y[highest]);
         }

@@ -266,25 +266,34 @@ static size_t accepted_length(const tn_grammar *grammar, const char *text, size_
     return longest;
 }
 
-/* From its trigger on, an answer with well-formed calls is in the grammar of its format; an answer from which a byte of a call's frame
- * or arguments is missing is in the grammar only if the parser still finds calls with valid arguments in it. */
+/* From its trigger on, an answer with well-formed calls is in the grammar of its format; an answer from which a byte
+ * of a call's frame or arguments is missing is in the grammar only if the parser still finds calls with valid
+ * arguments in it. */
 static void grammars_and_parsers_agree(void **state) {
     (void)state;
-    int compared = 0, shorter = 0;
+    int compared = 0, shorter = 0, refused = 0;
     for (size_t i = 0; i < CASES; i++) {
         const format_case *c = &cases[i];
+        /* Which the parser takes too, and the grammar does not write. */
+        static const char *const otherwise[] = {"kimi-k2", "kimi-k3", "llama3", "command-r", "command-a"};
+        bool other_spelling = false;
+        for (size_t k = 0; k < sizeof otherwise / sizeof *otherwise; k++)
+            other_spelling = other_spelling || strcmp(otherwise[k], c->format) == 0;
+        for (size_t k = 0; k < i; k++) other_spelling = other_spelling || strcmp(cases[k].format, c->format) == 0;
+        if (other_spelling) continue;
         tn_chat_prompt *prompt = prompt_in(c->format);
         const char *gbnf = tn_chat_prompt_grammar(prompt), *trigger = tn_chat_prompt_trigger(prompt);
         char answer[2048];
         snprintf(answer, sizeof answer, "%s", c->answer);
-        for (char *tag; (tag = strstr(answer, " <b>"));) memcpy(tag, "more", 4); /* the grammar ends texts without quotes at what may be a marker */
+        for (char *tag; (tag = strstr(answer, " <b>"));)
+            memcpy(tag, "more", 4); /* the grammar ends texts without quotes at what may be a marker */
         const char *at = gbnf && trigger ? strstr(answer, trigger) : NULL;
         if (at) {
             tn_grammar *grammar;
             assert_ok(tn_grammar_new(gbnf, NULL, &grammar));
             /* At least the first call, which ends after its number. */
             const size_t length = accepted_length(grammar, at, strlen(at));
-            if (at + length < strstr(at, "-3")) fail_msg("%s: the grammar refuses %s", c->format, at);
+            if (at + length < strstr(at, "-3")) print_error("%s: the grammar refuses %s\n", c->format, at), refused++;
             compared++;
             char *text = malloc(length + 1);
             for (size_t gap = 0; gap < length; gap++) {
@@ -293,7 +302,8 @@ static void grammars_and_parsers_agree(void **state) {
                 memcpy(text + gap, at + gap + 1, length - gap);
                 if (accepted_length(grammar, text, length - 1) < length - 1) continue;
                 parse(prompt, text, length - 1, length, 0, &r);
-                if (!strstr(r.text, "call:")) fail_msg("%s: in the grammar, but no call: %s\n%s", c->format, text, r.text);
+                if (!strstr(r.text, "call:"))
+                    fail_msg("%s: in the grammar, but no call: %s\n%s", c->format, text, r.text);
                 shorter++;
             }
             free(text);
@@ -301,6 +311,7 @@ static void grammars_and_parsers_agree(void **state) {
         }
         tn_chat_prompt_free(prompt);
     }
+    assert_int_equal(refused, 0);
     assert_true(compared > 10 && shorter > compared); /* texts may be shorter */
 }
 
@@ -497,10 +508,15 @@ static void histories_are_adapted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_is_parsed), cmocka_unit_test(grammars_and_parsers_agree), cmocka_unit_test(refused_events_end_parsing),
-        cmocka_unit_test(divisions_do_not_matter),      cmocka_unit_test(cut_answers_are_parsed),
-        cmocka_unit_test(garbled_answers_are_parsed),   cmocka_unit_test(malformed_calls_become_text_with_a_note),
-        cmocka_unit_test(formats_are_selected_by_name), cmocka_unit_test(histories_are_adapted),
+        cmocka_unit_test(every_format_is_parsed),
+        cmocka_unit_test(grammars_and_parsers_agree),
+        cmocka_unit_test(refused_events_end_parsing),
+        cmocka_unit_test(divisions_do_not_matter),
+        cmocka_unit_test(cut_answers_are_parsed),
+        cmocka_unit_test(garbled_answers_are_parsed),
+        cmocka_unit_test(malformed_calls_become_text_with_a_note),
+        cmocka_unit_test(formats_are_selected_by_name),
+        cmocka_unit_test(histories_are_adapted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

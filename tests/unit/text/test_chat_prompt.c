@@ -1,21 +1,25 @@
-/* Prompts of conversations: begun answers that are continued, reasoning that is switched off, and the variables that templates expect. */
+/* Prompts of conversations: begun answers that are continued, reasoning that is switched off, and the variables that
+ * templates expect. */
 #include "chat_cases.h"
 
 #include <jansson.h>
 #include <string.h>
 #include <time.h>
 
-#define TURNS                                                                                                                     \
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"                                                                           \
-    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+#define TURNS                                                                                                        \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"                                                              \
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content "           \
+    "}}<|im_end|>\n{% endfor %}"
 #define BEGIN "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 #define BEGIN_THINKING "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
 
-static const char plain[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" BEGIN;
+static const char plain[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" BEGIN;
 static const char reasoning[] = TURNS BEGIN;
 static const char thinking[] = TURNS BEGIN_THINKING;
-static const char switched[] = TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not "
-                                     "enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
+static const char switched[] =
+    TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not "
+          "enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
 
 #define USER "{\"role\": \"user\", \"content\": \"Hi\"}"
 #define ASKED "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -33,28 +37,40 @@ static const prompt_case cases[] = {
     {plain, "[" USER ", {\"role\": \"assistant\", \"content\": null}]", NULL, true, false, ASKED, false},
     /* The turn is begun even if no generation prompt was asked for. */
     {plain, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, true, ASKED "Once", false},
-    {plain, "[" USER ", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}]", NULL,
-     true, false, ASKED "a\n\nb", false},
-    {plain, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": \"Once\"}]", NULL, true, false, ASKED "<think>hm</think>Once", false},
-    {plain, "[{\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, false, "<|im_start|>assistant\nOnce", false},
+    {plain,
+     "[" USER ", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", "
+              "\"text\": \"b\"}]}]",
+     NULL, true, false, ASKED "a\n\nb", false},
+    {plain, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": \"Once\"}]", NULL, true,
+     false, ASKED "<think>hm</think>Once", false},
+    {plain, "[{\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, false, "<|im_start|>assistant\nOnce",
+     false},
     {plain, "[" USER "]", NULL, false, true, "<|im_start|>user\nHi<|im_end|>\n", false},
-    {plain, "[" USER "]", "{\"enable_thinking\": false}", false, false, ASKED "<think></think>", false}, /* the usual markers */
-    {reasoning, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, false, ASKED "Once", false},
-    {reasoning, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": \"Once\"}]", NULL, true, false,
-     ASKED "<think>hm</think>Once", false},
-    {reasoning, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\"}]", NULL, true, false, ASKED "<think>hm", false},
-    {reasoning, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"\", \"content\": \"\"}]", NULL, true, false, ASKED "<think>", true},
+    {plain, "[" USER "]", "{\"enable_thinking\": false}", false, false, ASKED "<think></think>",
+     false}, /* the usual markers */
+    {reasoning, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, false, ASKED "Once",
+     false},
+    {reasoning, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": \"Once\"}]", NULL,
+     true, false, ASKED "<think>hm</think>Once", false},
+    {reasoning, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\"}]", NULL, true, false,
+     ASKED "<think>hm", false},
+    {reasoning, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"\", \"content\": \"\"}]", NULL, true,
+     false, ASKED "<think>", true},
     {reasoning, "[" USER "]", "{\"enable_thinking\": false}", false, false, ASKED "<think></think>", false},
     {reasoning, "[" USER "]", "{\"enable_thinking\": true}", false, false, ASKED, false},
     {reasoning, "[" USER "]", "{\"enable_thinking\": false}", false, true, "<|im_start|>user\nHi<|im_end|>\n", false},
-    {reasoning, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", "{\"enable_thinking\": false}", true, false, ASKED "<think></think>Once", false},
+    {reasoning, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", "{\"enable_thinking\": false}", true,
+     false, ASKED "<think></think>Once", false},
     {thinking, "[" USER "]", NULL, false, false, ASKED "<think>\n", true},
     {thinking, "[" USER "]", "{\"enable_thinking\": false}", false, false, ASKED "<think>\n</think>", false},
-    {thinking, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, false, ASKED "<think>\n</think>Once", false},
-    {thinking, "[" USER ", {\"role\": \"assistant\", \"content\": \"\"}]", NULL, true, false, ASKED "<think>\n", true},
-    {thinking, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": \"Once\"}]", NULL, true, false, ASKED "<think>\nhm</think>Once",
-     false},
-    {thinking, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\"}]", NULL, true, false, ASKED "<think>\nhm", false},
+    {thinking, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, false,
+     ASKED "<think>\n</think>Once", false},
+    {thinking, "[" USER ", {\"role\": \"assistant\", \"content\": \"\"}]", NULL, true, false, ASKED "<think>\n",
+     true},
+    {thinking, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": \"Once\"}]", NULL,
+     true, false, ASKED "<think>\nhm</think>Once", false},
+    {thinking, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\"}]", NULL, true, false,
+     ASKED "<think>\nhm", false},
     {switched, "[" USER "]", "{\"enable_thinking\": false}", false, false, ASKED "<think>\n\n</think>\n\n", false},
     {switched, "[" USER "]", NULL, false, false, ASKED, false},
 };
@@ -94,10 +110,12 @@ static void only_one_answer_can_be_continued(void **state) {
     assert_non_null(strstr(tn_error(), "only an assistant's"));
     params.messages = "[]";
     assert_fails(TN_E_INVALID, tn_chat_prompt_new(chat, &params, &prompt));
-    params.messages = "[" USER ", {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]";
+    params.messages =
+        "[" USER ", {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]";
     assert_fails(TN_E_INVALID, tn_chat_prompt_new(chat, &params, &prompt));
     assert_non_null(strstr(tn_error(), "two messages"));
-    params.messages = "[{\"role\": \"assistant\", \"content\": \"a\"}, " USER ", {\"role\": \"assistant\", \"content\": \"b\"}]";
+    params.messages =
+        "[{\"role\": \"assistant\", \"content\": \"a\"}, " USER ", {\"role\": \"assistant\", \"content\": \"b\"}]";
     assert_ok(tn_chat_prompt_new(chat, &params, &prompt));
     assert_string_equal(tn_chat_prompt_text(prompt, NULL), "<|im_start|>assistant\na<|im_end|>\n" ASKED "b");
     tn_chat_prompt_free(prompt);
@@ -117,7 +135,9 @@ static void variables_of_old_templates_are_there(void **state) {
         {"{{ functions }}|{{ datetime }}", "{\"datetime\": \"now\"}", NULL, "[]|now", true},
         {"{{ datetime }}", NULL, NULL, "", true}, /* without functions it is no such template */
         {"{{ functions }}{# datetime #}", NULL, "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
-         "[\n    {\n        \"type\": \"function\",\n        \"function\": {\n            \"name\": \"f\"\n        }\n    }\n]", true},
+         "[\n    {\n        \"type\": \"function\",\n        \"function\": {\n            \"name\": \"f\"\n        "
+         "}\n    }\n]",
+         true},
         {"{{ functions is defined }}{{ date_string is defined and false }}", NULL, NULL, "FalseFalse", true},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -139,7 +159,8 @@ static void variables_of_old_templates_are_there(void **state) {
                 strftime(environment, sizeof environment, "%Y-%m-%dT%H:%M:%S", &local);
                 assert_int_equal(setenv("TENON_NOW", from_environment ? environment : "2001-01-01T00:00:00", 1), 0);
                 assert_ok(tn_chat_prompt_new(chat, &params, &prompt));
-                const char *text = tn_chat_prompt_text(prompt, NULL), *wanted = rows[i].given ? rows[i].format : expected;
+                const char *text = tn_chat_prompt_text(prompt, NULL),
+                           *wanted = rows[i].given ? rows[i].format : expected;
                 /* Tools that a template does not render are described in its system message, before or after. */
                 if (!rows[i].tools) assert_string_equal(text, wanted);
                 if (!strstr(text, wanted)) fail_msg("row %zu: %s instead of %s", i, text, wanted);
@@ -210,7 +231,8 @@ static tn_status continue_answer(void *user) {
     tn_chat_template *chat = user;
     tn_chat_prompt *prompt;
     tn_chat_params params = tn_chat_params_default();
-    params.messages = "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}]";
+    params.messages = "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": [{\"type\": "
+                               "\"text\", \"text\": \"a\"}]}]";
     params.continue_final = true;
     TN_TRY(tn_chat_prompt_new(chat, &params, &prompt));
     tn_chat_prompt_free(prompt);
@@ -227,9 +249,12 @@ static void lack_of_memory_is_survived(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_end_as_the_answer_begins), cmocka_unit_test(only_one_answer_can_be_continued),
-        cmocka_unit_test(variables_of_old_templates_are_there), cmocka_unit_test(special_tokens_are_variables),
-        cmocka_unit_test(templates_have_names), cmocka_unit_test(lack_of_memory_is_survived),
+        cmocka_unit_test(prompts_end_as_the_answer_begins),
+        cmocka_unit_test(only_one_answer_can_be_continued),
+        cmocka_unit_test(variables_of_old_templates_are_there),
+        cmocka_unit_test(special_tokens_are_variables),
+        cmocka_unit_test(templates_have_names),
+        cmocka_unit_test(lack_of_memory_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

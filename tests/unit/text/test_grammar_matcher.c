@@ -190,7 +190,8 @@ static void full_tables_are_limits(void **state) {
     tn_grammar_free(g);
 }
 
-/* Grammars of as many alternatives as the work list has room for, and some less and more: an error, or every alternative is there. */
+/* Grammars of as many alternatives as the work list has room for, and some less and more: an error, or every
+ * alternative is there. */
 static void no_alternative_is_lost_at_the_limit(void **state) {
     (void)state;
     static const struct {
@@ -218,9 +219,11 @@ static void no_alternative_is_lost_at_the_limit(void **state) {
                 tn__set at = start;
                 tn_status step = TN_OK;
                 const int size = snprintf(word, sizeof word, "a%d.", i);
-                for (int k = 0; k < size && step == TN_OK; k++) step = tn__matcher_step(&m, at, (uint8_t)word[k], &at);
+                for (int k = 0; k < size && step == TN_OK; k++)
+                    step = tn__matcher_step(&m, at, (uint8_t)word[k], &at);
                 if (step != TN_E_LIMIT) assert_ok(step);
-                if (step == TN_OK && !tn__matcher_accepting(&m, at)) fail_msg("%d alternatives of form %zu: number %d is lost", n, form, i);
+                if (step == TN_OK && !tn__matcher_accepting(&m, at))
+                    fail_msg("%d alternatives of form %zu: number %d is lost", n, form, i);
             }
             if (status != TN_OK) assert_int_equal(status, TN_E_LIMIT);
             limited += status != TN_OK;

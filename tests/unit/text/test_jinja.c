@@ -145,79 +145,57 @@ static void mutation_needs_permission(void **state) {
     assert_fails(TN_E_LIMIT, render("{% do l.append(l) %}{{ l|tojson }}", "{\"l\": [1]}", &params, &out));
 }
 
-/* As jinja2 3.1.6 renders them in its mutable sandbox. Dicts of up to 8 entries are searched in turn, larger ones by hash. */
+/* As jinja2 3.1.6 renders them in its mutable sandbox. Dicts of up to 8 entries are searched in turn, larger ones by
+ * hash. */
 static void mutation_works_as_in_jinja2(void **state) {
     (void)state;
     static const char *const rows[][2] = {
-        {"{% set l = [3, 1, 2, 1] %}{{ l.append(5) }}{{ l }}",
-         "None[3, 1, 2, 1, 5]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(1, 9) }}{{ l }}",
-         "None[3, 9, 1, 2, 1]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(-1, 9) }}{{ l }}",
-         "None[3, 1, 2, 9, 1]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(99, 9) }}{{ l }}",
-         "None[3, 1, 2, 1, 9]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(-99, 9) }}{{ l }}",
-         "None[9, 3, 1, 2, 1]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.pop() }}{{ l }}",
-         "1[3, 1, 2]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.pop(0) }}{{ l }}",
-         "3[1, 2, 1]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.pop(-2) }}{{ l }}",
-         "2[3, 1, 1]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.remove(1) }}{{ l }}",
-         "None[3, 2, 1]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.extend((7, 8)) }}{{ l }}",
-         "None[3, 1, 2, 1, 7, 8]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.extend('ab') }}{{ l }}",
-         "None[3, 1, 2, 1, 'a', 'b']"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.sort() }}{{ l }}",
-         "None[1, 1, 2, 3]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.sort(reverse=true) }}{{ l }}",
-         "None[3, 2, 1, 1]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.reverse() }}{{ l }}",
-         "None[1, 2, 1, 3]"},
-        {"{% set l = [3, 1, 2, 1] %}{{ l.clear() }}{{ l }}",
-         "None[]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.append(5) }}{{ l }}", "None[3, 1, 2, 1, 5]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(1, 9) }}{{ l }}", "None[3, 9, 1, 2, 1]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(-1, 9) }}{{ l }}", "None[3, 1, 2, 9, 1]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(99, 9) }}{{ l }}", "None[3, 1, 2, 1, 9]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.insert(-99, 9) }}{{ l }}", "None[9, 3, 1, 2, 1]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.pop() }}{{ l }}", "1[3, 1, 2]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.pop(0) }}{{ l }}", "3[1, 2, 1]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.pop(-2) }}{{ l }}", "2[3, 1, 1]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.remove(1) }}{{ l }}", "None[3, 2, 1]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.extend((7, 8)) }}{{ l }}", "None[3, 1, 2, 1, 7, 8]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.extend('ab') }}{{ l }}", "None[3, 1, 2, 1, 'a', 'b']"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.sort() }}{{ l }}", "None[1, 1, 2, 3]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.sort(reverse=true) }}{{ l }}", "None[3, 2, 1, 1]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.reverse() }}{{ l }}", "None[1, 2, 1, 3]"},
+        {"{% set l = [3, 1, 2, 1] %}{{ l.clear() }}{{ l }}", "None[]"},
         {"{% set l = [3, 1, 2, 1] %}{% set m = l.copy() %}{% do m.append(0) %}{{ l }}{{ m }}",
          "[3, 1, 2, 1][3, 1, 2, 1, 0]"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.pop('a') }}{{ d }}",
-         "1{'b': 2}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.pop('z', 7) }}{{ d }}",
-         "7{'a': 1, 'b': 2}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.popitem() }}{{ d }}",
-         "('b', 2){'a': 1}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.setdefault('a', 9) }}{{ d }}",
-         "1{'a': 1, 'b': 2}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.setdefault('z', 9) }}{{ d }}",
-         "9{'a': 1, 'b': 2, 'z': 9}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.setdefault('z') }}{{ d }}",
-         "None{'a': 1, 'b': 2, 'z': None}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.update({'a': 5, 'c': 6}) }}{{ d }}",
-         "None{'a': 5, 'b': 2, 'c': 6}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.update(a=7, e=8) }}{{ d }}",
-         "None{'a': 7, 'b': 2, 'e': 8}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.update([['x', 1]]) }}{{ d }}",
-         "None{'a': 1, 'b': 2, 'x': 1}"},
-        {"{% set d = {'a': 1, 'b': 2} %}{{ d.clear() }}{{ d }}{{ d.update({'q': 1}) }}{{ d }}",
-         "None{}None{'q': 1}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.pop('a') }}{{ d }}", "1{'b': 2}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.pop('z', 7) }}{{ d }}", "7{'a': 1, 'b': 2}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.popitem() }}{{ d }}", "('b', 2){'a': 1}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.setdefault('a', 9) }}{{ d }}", "1{'a': 1, 'b': 2}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.setdefault('z', 9) }}{{ d }}", "9{'a': 1, 'b': 2, 'z': 9}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.setdefault('z') }}{{ d }}", "None{'a': 1, 'b': 2, 'z': None}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.update({'a': 5, 'c': 6}) }}{{ d }}", "None{'a': 5, 'b': 2, 'c': 6}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.update(a=7, e=8) }}{{ d }}", "None{'a': 7, 'b': 2, 'e': 8}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.update([['x', 1]]) }}{{ d }}", "None{'a': 1, 'b': 2, 'x': 1}"},
+        {"{% set d = {'a': 1, 'b': 2} %}{{ d.clear() }}{{ d }}{{ d.update({'q': 1}) }}{{ d }}", "None{}None{'q': 1}"},
         {"{% set d = {'a': 1, 'b': 2} %}{% set c = d.copy() %}{% do c.update({'z': 0}) %}{{ d }}{{ c }}",
          "{'a': 1, 'b': 2}{'a': 1, 'b': 2, 'z': 0}"},
-        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{{ w.pop(3) }}{{ w.pop(30) }}{{ w[29] }}{{ w[31] }}{{ 3 in w }}{{ w|length }}{{ w.keys()|list|last }}",
+        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{{ w.pop(3) }}{{ "
+         "w.pop(30) }}{{ w[29] }}{{ w[31] }}{{ 3 in w }}{{ w|length }}{{ w.keys()|list|last }}",
          "9900841961False3839"},
-        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{% for i in range(35) %}{% do w.pop(i) %}{% endfor %}{{ w }}{{ w.get(2) }}{{ w[39] }}",
+        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{% for i in range(35) "
+         "%}{% do w.pop(i) %}{% endfor %}{{ w }}{{ w.get(2) }}{{ w[39] }}",
          "{35: 1225, 36: 1296, 37: 1369, 38: 1444, 39: 1521}None1521"},
-        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{% for i in range(0, 40, 2) %}{% do w.pop(i) %}{% endfor %}{% for i in range(40) %}{{ w.get(i, '-') }} {% endfor %}{% do w.update({4: 'x'}) %}{{ w[4] }}{{ w|length }}",
-         "- 1 - 9 - 25 - 49 - 81 - 121 - 169 - 225 - 289 - 361 - 441 - 529 - 625 - 729 - 841 - 961 - 1089 - 1225 - 1369 - 1521 x21"},
-        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{% for i in range(12) %}{% do w.popitem() %}{% endfor %}{{ w.keys()|list|last }}{{ w.get(30) }}{{ w[27] }}{{ w|length }}",
+        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{% for i in range(0, 40, "
+         "2) %}{% do w.pop(i) %}{% endfor %}{% for i in range(40) %}{{ w.get(i, '-') }} {% endfor %}{% do "
+         "w.update({4: 'x'}) %}{{ w[4] }}{{ w|length }}",
+         "- 1 - 9 - 25 - 49 - 81 - 121 - 169 - 225 - 289 - 361 - 441 - 529 - 625 - 729 - 841 - 961 - 1089 - 1225 - "
+         "1369 - 1521 x21"},
+        {"{% set w = {} %}{% for i in range(40) %}{% do w.update({i: i * i}) %}{% endfor %}{% for i in range(12) "
+         "%}{% do w.popitem() %}{% endfor %}{{ w.keys()|list|last }}{{ w.get(30) }}{{ w[27] }}{{ w|length }}",
          "27None72928"},
     };
     static const char *const refused[] = {
-        "{{ [].pop() }}",
-        "{{ [1].pop(3) }}",
-        "{{ [1].remove(2) }}",
-        "{{ {}.popitem() }}",
-        "{{ {}.pop('a') }}",
+        "{{ [].pop() }}", "{{ [1].pop(3) }}", "{{ [1].remove(2) }}", "{{ {}.popitem() }}", "{{ {}.pop('a') }}",
     };
     tn__jinja_params params = {.allow_mutation = true};
     char *out;
@@ -227,7 +205,8 @@ static void mutation_works_as_in_jinja2(void **state) {
         if (strcmp(out, rows[i][1]) != 0) fail_msg("%s: %s instead of %s", rows[i][0], out, rows[i][1]);
         tn_free(out);
     }
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) assert_fails(TN_E_INVALID, render(refused[i], NULL, &params, &out));
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        assert_fails(TN_E_INVALID, render(refused[i], NULL, &params, &out));
 }
 
 static void clock_is_given_or_from_the_environment(void **state) {
