@@ -1,4 +1,5 @@
-/* What shape rules let pass and the CPU does not compute: it says so with a reason, instead of reading beyond a source. */
+/* What shape rules let pass and the CPU does not compute: it says so with a reason, instead of reading beyond a
+ * source. */
 #include "support.h"
 #include "tenon/backend.h"
 #include "tenon/tensor.h"
@@ -10,7 +11,10 @@ static tn_device *cpu;
 
 static int set_up(void **state) {
     (void)state;
-    return tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena) == TN_OK && tn_device_find("cpu", &cpu) == TN_OK ? 0 : -1;
+    return tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena) == TN_OK &&
+                   tn_device_find("cpu", &cpu) == TN_OK
+               ? 0
+               : -1;
 }
 static int tear_down(void **state) {
     (void)state;
@@ -38,7 +42,8 @@ static void masks_have_one_head_or_all(void **state) {
                                             .k = tn_input(arena, TN_F32, 8, 1, 6),
                                             .v = tn_input(arena, TN_F32, 8, 1, 6),
                                             .mask = tn_input(arena, TN_F32, 6, 5, given)};
-            check(tn_attention(arena, &s, &(tn_attention_params){.scale = 1}), given == 1 || given == heads, "mask must have 1 head or all");
+            check(tn_attention(arena, &s, &(tn_attention_params){.scale = 1}), given == 1 || given == heads,
+                  "mask must have 1 head or all");
         }
 }
 
@@ -53,6 +58,7 @@ static void every_rotated_pair_has_a_factor(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(masks_have_one_head_or_all), cmocka_unit_test(every_rotated_pair_has_a_factor)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(masks_have_one_head_or_all),
+                                       cmocka_unit_test(every_rotated_pair_has_a_factor)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -39,7 +39,7 @@ static const prompt_case cases[] = {
     {plain, "[" USER ", {\"role\": \"assistant\", \"content\": \"Once\"}]", NULL, true, true, ASKED "Once", false},
     {plain,
      "[" USER ", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", "
-              "\"text\": \"b\"}]}]",
+     "\"text\": \"b\"}]}]",
      NULL, true, false, ASKED "a\n\nb", false},
     {plain, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": \"Once\"}]", NULL, true,
      false, ASKED "<think>hm</think>Once", false},
@@ -232,7 +232,7 @@ static tn_status continue_answer(void *user) {
     tn_chat_prompt *prompt;
     tn_chat_params params = tn_chat_params_default();
     params.messages = "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\", \"content\": [{\"type\": "
-                               "\"text\", \"text\": \"a\"}]}]";
+                      "\"text\", \"text\": \"a\"}]}]";
     params.continue_final = true;
     TN_TRY(tn_chat_prompt_new(chat, &params, &prompt));
     tn_chat_prompt_free(prompt);
