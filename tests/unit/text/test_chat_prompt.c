@@ -17,6 +17,7 @@ static const char plain[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" BEGIN;
 static const char reasoning[] = TURNS BEGIN;
 static const char thinking[] = TURNS BEGIN_THINKING;
+static const char blank[] = TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n<think> {% endif %}";
 static const char switched[] =
     TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not "
           "enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
@@ -71,6 +72,8 @@ static const prompt_case cases[] = {
      true, false, ASKED "<think>\nhm</think>Once", false},
     {thinking, "[" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"hm\"}]", NULL, true, false,
      ASKED "<think>\nhm", false},
+    {blank, "[" USER "]", NULL, false, false, ASKED "<think> ", true},
+    {blank, "[" USER "]", "{\"enable_thinking\": false}", false, false, ASKED "<think> </think>", false},
     {switched, "[" USER "]", "{\"enable_thinking\": false}", false, false, ASKED "<think>\n\n</think>\n\n", false},
     {switched, "[" USER "]", NULL, false, false, ASKED, false},
 };

@@ -96,6 +96,7 @@ static const struct {
     {"{\"enum\": [\"a\\\"b\", 2, {\"x\": [1]}, null]}", {"\"a\\\"b\"", "2", "{\"x\":[1]}", "null"}, {"\"a\"", "3"}},
     {"{\"enum\": [\"a\", \"bb\", 5], \"type\": \"string\", \"maxLength\": 1}", {"\"a\""}, {"\"bb\"", "5"}},
     {"{\"const\": 1.5}", {"1.5"}, {"1", "2"}},
+    {"{\"enum\": [0.30000000000000004, 1e-7, 123456789.25]}", {"0.30000000000000004", "123456789.25"}, {"0.3", "0.30000000000000005", "123456789.2"}},
     /* What is the same: numbers by value, lists in order, objects in any order, nothing of different types. */
     {"{\"allOf\": [{\"enum\": [[], 1, \"1\", true, 0]}, {\"enum\": [{}, \"1\", 1.0, null, false]}]}",
      {"1", "\"1\""},
