@@ -12,7 +12,7 @@
 enum { FEW_COLUMNS = 8, FEW_WARPS = 8, FEW_BEHIND = 256 }; // FEW_BEHIND: bytes that are read behind the columns
 
 // The matmuls of a launch: up to TILE_MAX_MATRICES of any kinds with the same columns; or, with a gate, the gate and
-// the matrix that it opens, whose product is the result.
+// the matrix that it opens; the opened rows are the result.
 struct few_job {
     tile_matrix m[TILE_MAX_MATRICES];
     int kinds[TILE_MAX_MATRICES];
