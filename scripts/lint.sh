@@ -82,7 +82,8 @@ check_arch_doc() {
 }
 
 check_api_doc() {
-    scripts/api_doc.sh | cmp -s docs/api.md - && return 0
+    scripts/api_doc.sh > "$build/api.md" || return 1
+    cmp -s docs/api.md "$build/api.md" && return 0
     echo "docs/api.md does not list the headers as they are: make docs"
     return 1
 }
