@@ -47,6 +47,9 @@ if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; the
     check "machines with different numbers of ranks" 0 'every rank has layers of its own' \
         mpirun --allow-run-as-root --oversubscribe -n 1 env TENON_MACHINE=a "$tenon" plan "$work/deep.gguf" -c 128 --nodes-split layer : \
         -n 2 env TENON_MACHINE=b "$tenon" plan "$work/deep.gguf" -c 128 --nodes-split layer
+    too_big=(run "$model" -p x -n 1 -c 128 -ngl 99 -t 1 --nodes-split row -ts 1,1)
+    check "a rank that does not fit says what it needs" "[1-9]*" 'tiny of .*: rank 1 needs [0-9]* bytes, 102400 are free; try' \
+        mpirun --allow-run-as-root --oversubscribe -n 1 "$tenon" "${too_big[@]}" --device sim:64M,name=big : -n 1 "$tenon" "${too_big[@]}" --device sim:100K,name=tiny
     # Rank 1 has no file.
     other="${options/"$model"/$work/nowhere.gguf}"
     for how in row layer; do

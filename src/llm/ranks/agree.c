@@ -15,7 +15,7 @@ typedef struct device_facts {
     char name[16];
     uint64_t needed, available;
 } device_facts;
-enum { FACTS_DEVICES = 4 };
+enum { FACTS_DEVICES = 17 }; /* tn_session_params.devices and the CPU */
 typedef struct rank_facts {
     uint64_t model, session;
     char machine[40];
@@ -104,7 +104,7 @@ static const device_facts *same_device(const rank_facts *rank, uint64_t device) 
     return NULL;
 }
 
-/* The ranks on the device with this hash need more than it has: adds them to the message. */
+/* Whether the ranks on the device with this hash need more than it has; if so, adds them to the message. */
 static bool append_too_big(const rank_facts *all, int n_ranks, uint64_t device) {
     uint64_t needed = 0, available = UINT64_MAX;
     int first = n_ranks, users = 0;
@@ -122,8 +122,8 @@ static bool append_too_big(const rank_facts *all, int n_ranks, uint64_t device) 
         const device_facts *d = same_device(&all[r], device);
         if (d) tn_fail_more(TN_E_TOO_BIG, " rank %d needs %llu bytes,", r, (unsigned long long)d->needed);
     }
-    tn_fail_more(TN_E_TOO_BIG, users > 1 ? " %llu together, %llu are free;" : " of %llu, %llu are free;",
-                 (unsigned long long)needed, (unsigned long long)available);
+    if (users > 1) tn_fail_more(TN_E_TOO_BIG, " %llu together,", (unsigned long long)needed);
+    tn_fail_more(TN_E_TOO_BIG, " %llu are free;", (unsigned long long)available);
     return true;
 }
 
@@ -146,7 +146,7 @@ static tn_status compare_memory(const rank_facts *all, int n_ranks) {
         tn_error_clear();
         return TN_OK;
     }
-    return tn_fail_more(TN_E_TOO_BIG, " a smaller context (-c), more machines, or other shares (-ts)");
+    return tn_fail_more(TN_E_TOO_BIG, " try a smaller context (-c), more machines, or other shares (-ts)");
 }
 
 static tn_status compare_facts(const rank_facts *all, int n_ranks) {
