@@ -112,8 +112,10 @@ tn_status tn_net_group(tn_net *parent, int first, int n, tn_net **out) {
     if (!parent || !out) return tn_fail(TN_E_INVALID, "tn_net_group: NULL argument");
     *out = NULL;
     if (n < 1 || first < 0 || first > parent->size - n || parent->rank < first || parent->rank >= first + n)
-        return tn_fail(TN_E_INVALID, "rank %d of %d cannot be in a group of ranks %d to %d", parent->rank,
-                       parent->size, first, first + n - 1);
+        return tn_fail(TN_E_INVALID, "rank %d of %d cannot be in a group of %d ranks from rank %d on", parent->rank,
+                       parent->size, n, first);
+    if (parent->message_bytes < sizeof(float))
+        return tn_fail(TN_E_INVALID, "a group needs messages of at least %zu bytes", sizeof(float));
     tn_net *net = tn_calloc(1, sizeof *net);
     net_group *g = tn_calloc(1, sizeof *g);
     if (net && g) {

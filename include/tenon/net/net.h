@@ -38,8 +38,9 @@ TN_API tn_status tn_net_open(const char *spec, const tn_net_params *params, tn_n
 TN_API void tn_net_free(tn_net *net);
 /* The ranks of a group of threads: nets[0 … n_ranks-1]. Free all of them. */
 TN_API tn_status tn_net_threads(const tn_net_params *params, tn_net **nets) TN_MUST_CHECK;
-/* Ranks first … first+n-1 of another transport, this rank among them, as a transport of their own whose collectives
- * are messages of the other one. Free it before the other one. TN_E_INVALID: this rank is not one of them. */
+/* A transport between ranks first … first+n-1 of `parent`, this rank among them; its collectives are messages of
+ * `parent`. Free it before `parent`. TN_E_INVALID: this rank is not one of them, or a message of `parent` holds less
+ * than a float. */
 TN_API tn_status tn_net_group(tn_net *parent, int first, int n, tn_net **net) TN_MUST_CHECK;
 /* Makes memory for the ranks of this machine: a file descriptor that child processes inherit, for "shm:FD". */
 TN_API tn_status tn_net_shm_new(const tn_net_params *params, int *fd) TN_MUST_CHECK;

@@ -13,9 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of the free memory of a device, what weights may take: cache and activations need the rest. */
+/* The fraction of a device's free memory that weights may take: cache and activations need the rest. */
 static const double weights_share = 0.9;
-/* Two measurements of one device differ by about this much: such ranks get equal shares. */
+/* Two measurements of one device differ by up to this factor: ranks whose rates differ by less get equal shares. */
 static const double equal_rates = 1.1;
 
 void tn__machine_name(char *name, size_t size) {
@@ -71,7 +71,7 @@ tn_status tn_ranks_exchange(tn_net *net, const tn_rank_means *own, tn_rank_means
     return tn_net_all_gather(net, own, sizes, all);
 }
 
-/* The fraction of the model that a rank's memory holds, among ranks that may use the same device. */
+/* The fraction of the model that a rank's memory holds. Ranks on one device have equal parts of its memory. */
 static double most_of(const tn_rank_means *all, int n, int rank, double model_bytes) {
     int users = 0;
     uint64_t memory = all[rank].memory;
@@ -86,6 +86,7 @@ static double most_of(const tn_rank_means *all, int n, int rank, double model_by
 void tn_ranks_shares(const tn_rank_means *all, int n, bool by_layers, float *shares) {
     double rates[TN_NET_RANKS_MOST], most[TN_NET_RANKS_MOST], model_bytes = 0, least = 0, largest = 0, room = 0;
     bool full[TN_NET_RANKS_MOST] = {false}, limited = false;
+    if (n < 1 || n > TN_NET_RANKS_MOST) return;
     for (int r = 0; r < n; r++) {
         shares[r] = 0;
         model_bytes = fmax(model_bytes, (double)all[r].model_bytes);

@@ -309,12 +309,15 @@ static void take_vocabulary(tn_model *m) {
     if (m->w.output_b) take_units(m, m->w.output_b, 0, rows, own);
 }
 
-/* One stage that divides all layers by rows, a stage of each rank, or several ranks of each stage. */
+/* By rows: one stage of all ranks. By layers: stages of stage_ranks ranks each. */
 static tn_status form_stages(tn__division *d) {
     if (d->n_ranks < 1) d->n_ranks = 1;
+    if (d->n_ranks > TN_NET_RANKS_MOST || (d->n_ranks > 1 && (d->rank < 0 || d->rank >= d->n_ranks)))
+        return tn_fail(TN_E_INVALID, "rank %d of %d: 1 to %d ranks are supported", d->rank, d->n_ranks,
+                       TN_NET_RANKS_MOST);
     d->parts = !d->by_layers ? d->n_ranks : TN__MIN(TN__MAX(d->stage_ranks, 1), d->n_ranks);
     if (d->n_ranks % d->parts)
-        return tn_fail(TN_E_INVALID, "%d ranks cannot form groups of %d that have the same layers", d->n_ranks,
+        return tn_fail(TN_E_INVALID, "%d ranks cannot form stages of %d ranks with the same layers", d->n_ranks,
                        d->parts);
     d->n_stages = d->n_ranks / d->parts;
     d->stage = d->rank / d->parts;

@@ -328,6 +328,18 @@ static void stages_of_several_ranks_give_the_logits_of_one_rank(void **state) {
     remove(tiny_path());
 }
 
+static void impossible_ranks_are_refused(void **state) {
+    (void)state;
+    tn_model *model;
+    assert_ok(tiny_model_write(tiny_path(), &(tiny_options){.heads = 8, .kv_heads = 4, .width = 64}));
+    static const int ranks[][2] = {{0, TN_NET_RANKS_MOST + 1}, {2, 2}, {-1, 2}};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        const tn_model_params how = {.rank = ranks[i][0], .n_ranks = ranks[i][1]};
+        assert_fails(TN_E_INVALID, tn_model_open(tiny_path(), &how, &model));
+    }
+    remove(tiny_path());
+}
+
 /* Fewer key/value heads than ranks, one embedding for both ends, and matrices of blocks. */
 static void other_shapes_are_divided(void **state) {
     (void)state;
@@ -666,6 +678,7 @@ int main(void) {
         cmocka_unit_test(other_shapes_are_divided),
         cmocka_unit_test(shares_are_kept),
         cmocka_unit_test(stages_of_several_ranks_give_the_logits_of_one_rank),
+        cmocka_unit_test(impossible_ranks_are_refused),
         cmocka_unit_test(ranks_hold_their_parts),
         cmocka_unit_test(ranks_without_the_file_receive_their_parts),
         cmocka_unit_test(shared_weights_that_do_not_arrive_end_all_ranks),
