@@ -159,13 +159,12 @@ static tn_status emit_enum(tn__schema *s, json_t *flat, const tn__schema_path *p
 
 /* ---- Strings ---- */
 
-/* A string that matches a pattern; nothing is written if that fails. */
+/* A string that matches the pattern at `path`; nothing is written if that fails. */
 static tn_status emit_pattern(const char *pattern, size_t min, size_t max, const tn__schema_path *path, tn__text *out,
                               bool *empty) {
-    tn__schema_path below = tn__schema_below(path, "pattern");
     const size_t before = out->length;
     tn__text_puts(out, "\"\\\"\" (");
-    const tn_status status = tn__schema_emit_pattern(pattern, min, max, &below, out, empty);
+    const tn_status status = tn__schema_emit_pattern(pattern, min, max, path, out, empty);
     tn__text_puts(out, ") \"\\\"\"");
     if (status == TN_OK) return TN_OK;
     tn__text_truncate(out, before);
@@ -187,11 +186,12 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
     if (pattern) {
         if (!json_is_string(pattern)) return tn__schema_fail(TN_E_SYNTAX, path, "\"pattern\" must be a string");
         if (known >= 0) TN_TRY(tn__schema_unsupported(s, path, "\"pattern\" together with format is not supported"));
-        tn_status status = emit_pattern(json_string_value(pattern), min, max, path, out, empty);
+        tn__schema_path below = tn__schema_below(path, "pattern");
+        tn_status status = emit_pattern(json_string_value(pattern), min, max, &below, out, empty);
         if (status != TN_E_UNSUPPORTED || !s->relaxed) return status;
         TN_TRY(tn__schema_unsupported(s, path, "%s", tn_error()));
         /* Either the lengths are ignored or the pattern is. */
-        status = sized ? emit_pattern(json_string_value(pattern), 0, SIZE_MAX, path, out, empty) : status;
+        status = sized ? emit_pattern(json_string_value(pattern), 0, SIZE_MAX, &below, out, empty) : status;
         if (status != TN_E_UNSUPPORTED) return status;
     }
     if (known >= 0) {
@@ -488,8 +488,7 @@ static tn_status collect_properties(tn__schema *s, json_t *flat, const tn__schem
     return TN_OK;
 }
 
-/* Members whose names match the only pattern of "patternProperties". Others that the schema allows are not generated.
- */
+/* A member whose name matches the only pattern of "patternProperties"; members of other names are not generated. */
 static tn_status emit_pattern_member(tn__schema *s, json_t *patterns, const tn__schema_path *path, uint32_t *rule) {
     tn__schema_path below = tn__schema_below(path, "patternProperties");
     void *first = json_object_iter(patterns);

@@ -23,11 +23,13 @@ typedef struct regex {
     const tn__schema_path *path;
     tn__text *out;
     extent wanted;
-    /* Of the alternative being read at depth 0: its extent without the part that varies last, how many parts vary,
-     * that part's text to repeat and how often; the part whose repetitions are replaced by `narrowed`, or -1. */
-    extent fixed;
-    int n_parts, n_varying, varying, narrow;
-    extent unit, times, narrowed;
+    /* Of the alternative being read at depth 0. Parts are its atoms with their repetitions, and its open ends. */
+    extent fixed;           /* of all parts but the last one that varies */
+    int n_parts, n_varying; /* parts so far; those whose length varies */
+    int varying;            /* the last one that varies: `times` repetitions of a text of the extent `unit` */
+    extent unit, times;
+    int narrow; /* the part that gets `narrowed` as its repetitions, or -1 */
+    extent narrowed;
 } regex;
 
 typedef struct code_range {

@@ -351,7 +351,7 @@ static void an_ignored_keyword_leaves_the_rest(void **state) {
          {"{}", "{\"x1\":2}"},
          {"[]", "1"}},
         {"{\"patternProperties\": {\"(?=x)\": {\"type\": \"integer\"}}}",
-         "at character",
+         "#/patternProperties: at character",
          {"{}", "{\"x1\":2}"},
          {"[]", "1"}},
         {"{\"type\": \"string\", \"pattern\": \"^[ab]+c*$\", \"maxLength\": 3}",
