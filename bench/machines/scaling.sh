@@ -30,7 +30,7 @@ def two(split):
     return f'{split[2]:,.0f} | {split[3]:.0f}' if split else '– | –'
 for n, splits in rows.items():
     bytes, fits, prompt, decode, messages = splits.get('row') or splits['-']
-    several = n > 8  # machines: on one, ranks have layers of their own with --nodes-split layer as well
+    several = n > 8  # several machines of 8 devices; on one machine the split "layer" is what "pipeline" is on several
     pipeline = splits.get('pipeline' if several else 'layer') or splits.get('-')
     print(f'| {n} | {bytes}{"" if fits else ", does not fit"} | {prompt:,.0f} | {decode:.0f} | {messages} '
           f'| {two(pipeline)} | {two(splits.get("layer") if several else None)} |')

@@ -76,14 +76,17 @@ typedef struct tn_rank_means {
     uint64_t model_bytes;  /* of all weights, on ranks that have the file */
     uint64_t machine;      /* the same on ranks of one machine: its name, or TENON_MACHINE */
 } tn_rank_means;
-/* Of a device, with its declared peaks (speed.h). n_threads: CPU only. */
+/* Fills `means` for a rank that computes on this device: its declared peaks (speed.h) and its free memory.
+ * n_threads: CPU only. */
 TN_API tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *means) TN_MUST_CHECK;
-/* A collective: those of all ranks, in their order. */
+/* A collective: fills all[0 … n_ranks-1] with what the ranks pass as `own`. */
 TN_API tn_status tn_ranks_exchange(tn_net *net, const tn_rank_means *own, tn_rank_means *all) TN_MUST_CHECK;
-/* How many ranks every machine has, if each has as many and ranks of a machine follow each other; else 0. */
+/* The number of ranks per machine; 0 if machines have different numbers, or ranks of a machine are not consecutive.
+ */
 TN_API int tn_ranks_per_machine(const tn_rank_means *all, int n);
 /* The shares of `n` ranks for tn_model_params.shares: by the rate of memory for parts of every matrix, by that of
- * matmuls for whole layers; no more than a rank's memory holds. All 0 where ranks are alike. */
+ * matmuls for whole layers; no more than a rank's memory holds. All 0 where ranks are alike. `n`: 1 to
+ * TN_NET_RANKS_MOST. */
 TN_API void tn_ranks_shares(const tn_rank_means *all, int n, bool by_layers, float *shares);
 
 /* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. With

@@ -3,8 +3,8 @@
  * A sampler reserves all its memory when it is created; drawing a token allocates nothing. One thread at a time may
  * use a sampler. The same seed, parameters and logits give the same tokens on every machine: random numbers come from
  * the Mersenne Twister, one number of two 32-bit words per draw (XTC uses one more), and the arithmetic does not
- * depend on the CPU's vector width. With the samplers' default order llama.cpp draws the same token from the same
- * logits and seed.
+ * depend on the CPU's vector width. In the default order, without XTC and mirostat, llama.cpp draws the same token
+ * from the same logits and seed.
  *
  * A NaN logit counts as -inf (impossible), +inf as the largest finite value. Among equal logits the lowest token
  * comes first. */

@@ -1,5 +1,5 @@
-"""What stopped or delayed a server before: server_attacks.py URL PID [MODEL]. PID is the server's. With MODEL it has several, and only what differs
-there is tried. A small completion must be answered while each of them is under way, and
+"""What stopped or delayed a server before: server_attacks.py URL PID [MODEL]. PID is the server's. With MODEL it serves several models, and
+only what differs there is tried. A small completion must be answered while each of them is under way, and
 requests that a browser could be tricked into do nothing."""
 import json
 import multiprocessing

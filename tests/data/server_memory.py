@@ -123,8 +123,8 @@ def admission():
 
 
 def readers():
-    """Three streams that nobody reads fill the cache together with a request that is moved aside for them: it gets its cells before
-    they time out, because streams continue while others wait for cells."""
+    """Three event streams that nobody reads and a request fill the cache, and the request is preempted: it gets its cells before the event
+    streams time out, because they continue while others wait for cells."""
     body = json.dumps({"prompt": "Once", "n_predict": 1000, "ignore_eos": True, "stream": True, "n_probs": 128, "cache_prompt": False}).encode()
     address = urllib.parse.urlparse(url)
     streams = []

@@ -32,7 +32,7 @@ struct tn_net {
     tn_net *inner;        /* that this transport uses for what it does not do itself; freed after it, may be NULL */
     tn_net_type type;     /* of sums and states, which the library encodes */
     char *coded;          /* its buffer; NULL: f32 */
-    size_t message_bytes; /* of messages that are sent without waiting, four per pair of ranks */
+    size_t message_bytes; /* largest message that is sent without waiting; four fit per pair of ranks */
     tn_status status;     /* the first failure */
     char error[512];
 };

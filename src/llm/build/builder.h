@@ -115,7 +115,8 @@ tn_tensor *tn__build_activation(const tn__builder *b, const tn__layer *l, tn_ten
 /* act(gate) · up; without `up` the rows of `gate` hold both. */
 /* Up to ±limit, and the activated gate up to the limit; 0: no limit. */
 tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up, float limit);
-/* A result of which every rank has an addend, if `partial`: its sum over ranks has not been taken. */
+/* The result of a part of a layer. If `partial`, every rank has one addend of it, and the sum over ranks is still to
+ * be taken. */
 typedef struct tn__part {
     tn_tensor *y;
     bool partial;
@@ -150,7 +151,7 @@ const tn__layer_division *tn__layer_part(const tn__builder *b, int32_t il);
 /* The sum of x over ranks; x itself where it is not divided. */
 tn_tensor *tn__sum_ranks(const tn__builder *b, bool divided, tn_tensor *x, const char *what);
 tn_tensor *tn__sum_part(const tn__builder *b, tn__part part, const char *what);
-/* The sum of two parts, which ranks add up together if both are partial: one collective instead of two. */
+/* The sum of two parts. It stays partial if both are: then one collective sums both. */
 tn__part tn__join_parts(const tn__builder *b, tn__part one, tn__part other, const char *what);
 /* This rank's rows of the output matrix, and all logits from those of the ranks. */
 tn_tensor *tn__vocabulary_part(const tn__builder *b, tn_tensor *head);

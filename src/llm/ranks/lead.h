@@ -31,7 +31,8 @@ tn_status tn__lead_check(const struct tn_session *session, tn_status status);
 tn_status tn__ranks_meet(const tn_model_params *params);
 /* Before anything is loaded: checks that all ranks have the same model and parameters, and that those of one
  * machine fit together. Otherwise the transport is broken, and all ranks report why: where memory is too small, what
- * each rank needs and has. `status` is that of this rank's own check; TN_E_TOO_BIG is exchanged as well. */
+ * each rank needs and has. `status`: of this rank's own check of its plan. With TN_E_TOO_BIG the rank still takes
+ * part, so that all of them list who lacks memory; any other error ends all ranks. */
 tn_status tn__ranks_agree(struct tn_session_plan *plan, tn_status status);
 /* TENON_MACHINE, or the name of this host. */
 void tn__machine_name(char *name, size_t size);

@@ -48,10 +48,10 @@ static inline size_t tn__keys_room(size_t n, size_t count) {
 
 typedef struct tn__random {
     uint32_t state[624];
-    uint32_t next; /* word of the state; past the end, the state must be advanced */
+    uint32_t next; /* index of the next word to return; at the end of the state, a new state is computed first */
 } tn__random;
 void tn__random_seed(tn__random *random, uint64_t seed);
-double tn__random_unit(tn__random *random); /* of [0, 1) */
+double tn__random_unit(tn__random *random); /* in [0, 1) */
 uint64_t tn__random_system_seed(void);
 
 /* Temperatures below this are greedy. Logits divided by it stay finite. */

@@ -1,6 +1,6 @@
-/* Random numbers of draws: the Mersenne Twister (mt19937), which llama.cpp's samplers use, too. A number of [0, 1)
- * takes two of its words, the first as the lower half, as std::uniform_real_distribution<double> of libstdc++ does:
- * the same seed then draws the same tokens there and here. */
+/* Random numbers of draws: the Mersenne Twister (mt19937), which llama.cpp's samplers use as well. A number in
+ * [0, 1) takes two of its words, the first as the lower half, as std::uniform_real_distribution<double> of libstdc++
+ * does: so the same seed draws the same tokens there and here. */
 #include "text/sampler/internal.h"
 
 #include "base/hash.h"

@@ -172,7 +172,7 @@ static int configure_server(struct server *server, const struct args *args) {
     server->n_slots = (int)args_int(args, "parallel");
     server->queue_limit = (int)args_int(args, "queue");
     server->admit_tokens = (int32_t)args_int(args, "admit-tokens");
-    /* Who sets both the context and the number of slots has sized a slot's share. */
+    /* Given both the context and the number of slots, a slot's share is what the user has sized. */
     server->unified = args_given(args, "kv-unified") ? args_flag(args, "kv-unified")
                                                      : !(args_given(args, "ctx") && args_given(args, "parallel"));
     server->keep = (int32_t)args_int(args, "keep");

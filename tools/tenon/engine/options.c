@@ -262,7 +262,7 @@ static const struct option template_table[] = {
 };
 const struct option_group template_options = {"Chat template", template_table};
 
-/* A word without a brace is a name: as a template it would say the same whatever the messages are. */
+/* A word without a brace is a name: as a template it would give the same prompt for all messages. */
 static int fail_template_name(const struct args *args, const char *name) {
     if (access(name, F_OK) == 0) return fail_usage(args, "--chat-template-file reads a template from %s", name);
     char names[1024] = "";

@@ -66,7 +66,7 @@ static void print_shares(const tn_rank_means *all, int n, const float *shares) {
     fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
 }
 
-/* Layers between machines, rows within each. On one machine every rank has layers of its own. */
+/* With several machines the ranks of each form a stage. On one machine every rank has layers of its own. */
 static void count_stage_ranks(const tn_rank_means *all, int n, int rank, tn_model_params *model) {
     const int count = tn_ranks_per_machine(all, n);
     if (count && count < n) model->stage_ranks = count;
@@ -93,11 +93,12 @@ tn_status ranks_balance_devices(const char *path, const char *const *devices, in
                                 tn_model_params *model) {
     tn_rank_means all[RANK_DEVICES_MOST];
     if (shares_given(model)) return TN_OK;
+    const uint64_t model_bytes = weight_bytes(path);
     for (int r = 0; r < n; r++) {
         tn_device *device;
         TN_TRY(tn_device_find(devices[r], &device));
         TN_TRY(tn_rank_means_of(device, n_threads, &all[r]));
-        all[r].model_bytes = weight_bytes(path);
+        all[r].model_bytes = model_bytes;
     }
     tn_ranks_shares(all, n, false, model->shares);
     if (shares_given(model)) print_shares(all, n, model->shares);

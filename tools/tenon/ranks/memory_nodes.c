@@ -43,7 +43,7 @@ int ranks_take_node(const struct args *args, int rank, int n_ranks) {
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;
     for (int cpu = 0; cpu < CPU_SETSIZE && cpu < TN_MAX_CPUS; cpu++)
         if (CPU_ISSET(cpu, &allowed) && masks[node].words[cpu / 64] >> (cpu % 64) & 1) CPU_SET(cpu, &own);
-    /* Threads that start later inherit it, and the policy of memory follows the processor. */
+    /* Threads that start later inherit the affinity; apply_memory_policy() prefers the node of this processor. */
     if (CPU_COUNT(&own) == 0 || sched_setaffinity(0, sizeof own, &own) != 0) {
         warn("--numa isolate: rank %d cannot stay on its memory node: %s", rank,
              CPU_COUNT(&own) ? strerror(errno) : "this process may use none of its processors");

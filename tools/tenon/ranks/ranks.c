@@ -17,7 +17,7 @@ enum { MESSAGE_BYTES = 16 << 20 };
 /* The processes that this one has started. */
 static pid_t children[TN_NET_RANKS_MOST];
 static int n_children;
-static int ranks_of_node; /* with --numa isolate: the ranks on this one's memory node */
+static int ranks_of_node; /* with --numa isolate: number of ranks on this one's memory node; else 0 */
 
 static int64_t number_in_environment(const char *name, int64_t missing) {
     const char *text = getenv(name);
@@ -42,7 +42,7 @@ int ranks_here(int n_ranks) {
     return n > 0 ? (int)n : n_ranks;
 }
 
-/* The number of this rank among those of the machine. */
+/* This rank's index among the ranks of the machine. */
 static int rank_here(const tn_net *net) {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -63,7 +63,7 @@ void ranks_divide(const struct args *args, int n_ranks, tn_session_params *param
     const size_t most = sizeof params->split / sizeof *params->split;
     const char *how = args_text(args, "nodes-split");
     const bool each = strcmp(how, "pipeline") == 0;
-    model->stage_ranks = each;
+    model->stage_ranks = each ? 1 : 0; /* 0: ranks_balance() counts the ranks of a machine */
     model->by_layers =
         each || strcmp(how, "layer") == 0 || (strcmp(how, "auto") == 0 && ranks_here(n_ranks) < n_ranks);
     if (model->by_layers && !args_given(args, "ubatch") && runs_on_cpu_only(params))

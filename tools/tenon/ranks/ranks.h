@@ -19,8 +19,8 @@ int ranks_launched(void);                        /* by mpirun or Slurm; 0: none 
 int ranks_here(int n_ranks);                     /* how many of them are on this machine */
 /* --tensor-split and --nodes-split for the model of several ranks. */
 void ranks_divide(const struct args *args, int n_ranks, tn_session_params *params, tn_model_params *model);
-/* Where no shares are given: ranks exchange peaks and free memory, and their shares follow from these. Peaks must
- * have been loaded. */
+/* Ranks exchange peaks, free memory and machines. Sets the shares where none are given, and the ranks of a stage.
+ * Needs speed_cache_load() first. */
 tn_status ranks_balance(tn_net *net, const char *path, const tn_session_params *params, int n_threads,
                         tn_model_params *model);
 /* The same for devices of this process, each of which is a rank. */
@@ -32,8 +32,8 @@ void ranks_leave(tn_net *net);
 int ranks_thread_share(int n_ranks); /* 0: the launcher has divided the processors */
 void ranks_threads(const struct args *args, tn_net *net, tn_threadpool_params *params);
 /* --numa isolate: keeps rank number `rank` of the `n_ranks` on this machine to a memory node, as the calling thread
- * and those that it starts from now on. Returns how many ranks have that node; 0: there is only one node, or it was
- * not asked for. */
+ * and those that it starts from now on. Returns how many ranks have that node; 0: there is only one node, it was not
+ * asked for, or it is impossible, with a warning. */
 int ranks_take_node(const struct args *args, int rank, int n_ranks);
 /* On a rank other than 0: computes what rank 0 asks for and ends the process. */
 void ranks_follow(tn_net *net, tn_session *session, tn_model *model) __attribute__((noreturn));

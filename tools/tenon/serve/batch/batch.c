@@ -70,8 +70,8 @@ static bool can_generate(const struct slot *slot) {
     return tokens_left(slot) == 1 && !atomic_load(&slot->job->paused);
 }
 
-/* A grammar may take many times as long as a decode, and all slots of a round wait for it: such a slot takes part in
- * so few rounds that others have at least half of the time. */
+/* A grammar may take many times as long as a decode, and all slots of a round wait for it. While others can run, such
+ * a slot therefore rests for some rounds after each of its own, so that others have at least half of the time. */
 static void choose_resting(struct engine *e) {
     bool others = false;
     for (int i = 0; i < e->n_slots; i++) {
@@ -85,7 +85,9 @@ static void choose_resting(struct engine *e) {
     }
 }
 
-static void note_sampling(struct engine *e, struct slot *slot) {
+/* The slot rests for as many rounds as take about the time of its sampling, at most 64; for none if sampling took
+ * less than 0.2 ms. */
+static void note_sampling(const struct engine *e, struct slot *slot) {
     enum { COSTLY_NS = 200000, MOST_ROUNDS = 64 };
     const uint64_t rounds = slot->sample_ns / (e->decode_ns + 1);
     slot->rest = slot->sample_ns < COSTLY_NS ? 0 : rounds < MOST_ROUNDS ? (int32_t)rounds : MOST_ROUNDS;

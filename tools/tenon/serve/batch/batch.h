@@ -19,9 +19,9 @@ struct slot {
     bool in_batch;     /* has tokens in the batch of this round */
     tn_status sampled; /* of the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
     char error[200];
-    uint64_t sample_ns; /* what sampling its last token took */
-    int32_t rest;       /* rounds that it leaves to others */
-    bool resting;       /* it leaves them this round */
+    uint64_t sample_ns; /* time that sampling its last token took */
+    int32_t rest;       /* number of rounds that it still leaves to others */
+    bool resting;       /* it leaves this round to others */
     bool stalled;       /* preempted: its cells were freed for others; it waits until its tokens fit again */
     bool shifted;       /* its context was full, and its oldest tokens were removed */
     tn_guess *guess;    /* of this round; NULL: none, or settled */

@@ -57,8 +57,8 @@ static bool has_preempted(const struct request *r) {
     return false;
 }
 
-/* Whether a job waits for a slot, or one of another request, preempted, for cells; unless its own client does not
- * read. */
+/* Whether a job waits for a slot, or a preempted job of another request waits for cells. Preempted jobs whose own
+ * clients have stopped reading do not count. */
 static bool others_wait(struct request *r) {
     struct served *served = r->served;
     pthread_mutex_lock(&served->lock);

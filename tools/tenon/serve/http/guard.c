@@ -266,7 +266,7 @@ static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info
     struct evbuffer_iovec parts[8];
     size_t left = info->n_added;
     if (!left || g->reading == REFUSED) return;
-    /* Bytes of a body need not be looked at. Finding them takes the longer the more has arrived before. */
+    /* Bytes inside a body need no inspection, and evbuffer_ptr_set() takes longer the more has arrived before. */
     if ((g->reading == IN_BODY || g->reading == IN_CHUNK) && left < g->left) {
         g->left -= left;
         hold_bytes(g, left);
