@@ -188,6 +188,7 @@ class tn_sampler(Structure): pass
 class tn_adapter(Structure): pass
 class tn_control_vector(Structure): pass
 class tn_model_params(Structure): pass
+class tn_rank_means(Structure): pass
 class tn_model_info(Structure): pass
 class tn_placement_override(Structure): pass
 class tn_budget(Structure): pass
@@ -481,7 +482,11 @@ tn_text._fields_ = [("bytes", POINTER(c_char)), ("length", c_size_t), ("capacity
 tn_model_params._fields_ = [
     ("no_mmap", c_bool), ("vocab_only", c_bool), ("check_weights", c_bool), ("nextn", c_bool), ("head", c_bool),
     ("target", POINTER(tn_model)), ("net", POINTER(tn_net)), ("rank", c_int), ("n_ranks", c_int), ("shares", c_float * 64),
-    ("by_layers", c_bool), ("share_weights", c_bool),
+    ("by_layers", c_bool), ("stage_ranks", c_int), ("share_weights", c_bool),
+]
+tn_rank_means._fields_ = [
+    ("read", c_double), ("multiply", c_double), ("memory", c_uint64), ("device", c_uint64), ("model_bytes", c_uint64),
+    ("machine", c_uint64),
 ]
 tn_model_info._fields_ = [
     ("architecture", c_char_p), ("name", c_char_p), ("n_params", c_int64), ("bytes", c_size_t), ("n_vocab", c_int32),
