@@ -10,7 +10,7 @@ failed=0
 project() { # an empty project with the checkers and their tables
     rm -rf "$work/p"
     mkdir -p "$work/p/scripts" "$work/p/docs"
-    cp "$root"/scripts/check_*.py "$root"/scripts/check_*.sh "$root"/scripts/sources.sh "$root"/scripts/include_rules.txt "$work/p/scripts/"
+    cp "$root"/scripts/check_*.py "$root"/scripts/check_*.sh "$root"/scripts/sources.sh "$root"/scripts/api_doc.sh "$root"/scripts/include_rules.txt "$work/p/scripts/"
     printf '%s\n' "# A page" > "$work/p/README.md"
     printf 'chains?\tsrc\tpersistent decode kernel\tchain of nodes because that is a shape\n' > "$work/p/scripts/retired_words.txt"
     mkdir -p "$work/p/src/base" "$work/p/src/plan"
@@ -71,4 +71,11 @@ expect fail check_docs.sh "a page of 1501 words"
 project
 for i in $(seq 121); do echo "line"; done > "$work/p/README.md"
 expect fail check_docs.sh "a README of 121 lines"
+
+project
+mkdir -p "$work/p/include/tenon/net"
+printf '<!-- headers -->\n<!-- end -->\n' > "$work/p/docs/api.md"
+expect pass api_doc.sh "a page with its marks"
+: > "$work/p/docs/api.md"
+expect fail api_doc.sh "an empty page"
 exit $failed
