@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-enum { RANK_ROW_DEVICES = 4, RANK_NAME = 64 };
+enum { RANK_ROW_DEVICES = 17, RANK_NAME = 64 }; /* tn_session_params.devices and the CPU */
 
 struct rank_device {
     char name[RANK_NAME];
