@@ -263,8 +263,8 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
         bool listed = false;
         if (n == 0 && items) TN_TRY(tn__schema_emit_unique(s, items, min, max, &below, out, &listed, empty));
         if (listed) return TN_OK;
-        TN_TRY(
-            tn__schema_unsupported(s, path, "\"uniqueItems\" is supported only for items of at most eight values"));
+        TN_TRY(tn__schema_unsupported(
+            s, path, "\"uniqueItems\" is supported only for few arrays, with items of at most eight values"));
     }
     /* Without "items" no items after the tuple are generated unless minItems requires them. */
     if (!items && n > 0 && min <= n) max = TN__MIN(max, n);

@@ -90,8 +90,8 @@ tn_status tn__schema_emit_number(tn__schema *s, json_t *flat, bool integer, cons
 /* Writes the texts of min to max characters that match a regular expression. *empty is set if there are none. */
 tn_status tn__schema_emit_pattern(const char *pattern, size_t min, size_t max, const tn__schema_path *path,
                                   tn__text *out, bool *empty);
-/* Writes arrays of min to max items that all differ, if `items` lists at most eight values; otherwise *listed is
- * false and nothing is written. *empty is set if no array has that many. */
+/* Writes arrays of min to max items that all differ, if `items` lists at most eight values and the schema has few
+ * rules so far; otherwise *listed is false and nothing is written. *empty is set if no array has that many. */
 tn_status tn__schema_emit_unique(tn__schema *s, json_t *items, size_t min, size_t max, const tn__schema_path *path,
                                  tn__text *out, bool *listed, bool *empty);
 

@@ -402,6 +402,27 @@ static void an_ignored_keyword_leaves_the_rest(void **state) {
     assert_fails(TN_E_INVALID, tn_schema_to_grammar_relaxed(NULL, &gbnf, &notes));
 }
 
+/* Each of these arrays needs a rule for every set of its values: later ones give up uniqueItems, not the schema. */
+static void many_arrays_of_unique_items_leave_rules(void **state) {
+    (void)state;
+    enum { ARRAYS = 100, ROOM = 160 };
+    char *schema = malloc((ARRAYS + 1) * ROOM), *at = schema, *gbnf, *notes;
+    assert_non_null(schema);
+    at += snprintf(at, ROOM, "{\"prefixItems\": [");
+    for (int i = 0; i < ARRAYS; i++)
+        at += snprintf(at, ROOM,
+                       "%s{\"type\": \"array\", \"items\": {\"enum\": [%d,1,2,3,4,5,6,7]}, \"uniqueItems\": true}",
+                       i ? "," : "", 10 + i);
+    snprintf(at, ROOM, "]}");
+    assert_fails(TN_E_UNSUPPORTED, tn_schema_to_grammar(schema, &gbnf));
+    assert_ok(tn_schema_to_grammar_relaxed(schema, &gbnf, &notes));
+    assert_true(notes && strstr(notes, "uniqueItems"));
+    assert_true(accepts(gbnf, "[[1,10,7]]") && !accepts(gbnf, "[[1,1]]"));
+    tn_free(gbnf);
+    tn_free(notes);
+    free(schema);
+}
+
 /* Lengths and counts are non-negative integers wherever they are read. */
 static void wrong_counts_are_refused_everywhere(void **state) {
     (void)state;
@@ -539,6 +560,7 @@ int main(void) {
         cmocka_unit_test(every_decimal_of_a_range_and_no_other),
         cmocka_unit_test(bad_schemas_are_refused_with_path_and_reason),
         cmocka_unit_test(an_ignored_keyword_leaves_the_rest),
+        cmocka_unit_test(many_arrays_of_unique_items_leave_rules),
         cmocka_unit_test(wrong_counts_are_refused_everywhere),
         cmocka_unit_test(keywords_beside_a_list_of_values),
         cmocka_unit_test(hostile_schemas_end_soon),
