@@ -1,7 +1,12 @@
 #!/bin/sh
 # module_doc.sh: prints docs/architecture.md with the last column of its table of modules taken from scripts/include_rules.txt.
 # A rule without a row gets one without a subject; a row without a rule is left out.
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
+# The text around the table comes from the page itself: without its marks it is damaged, and nothing is printed.
+if ! grep -q '<!-- modules: begin' docs/architecture.md || ! grep -q '<!-- modules: end' docs/architecture.md; then
+    echo "docs/architecture.md has lost the marks around its table of modules" >&2
+    exit 1
+fi
 awk -F'|' '
     FILENAME != "docs/architecture.md" {
         if ($0 !~ /^#/ && $0 ~ /:/) {
