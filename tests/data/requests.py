@@ -72,7 +72,7 @@ COMPLETIONS = [
     post('/v1/completions', with_(TEXT, response_format={})),
     post('/v1/completions', with_(TEXT, response_format=1)),
     post('/v1/completions', {}),
-    post('/v1/completions', {'prompt': ''}),
+    post('/v1/completions', {'prompt': '', 'temperature': 0}),
     post('/v1/completions', {'prompt': 5}),
     post('/v1/completions', {'prompt': [[1], 2]}),
     post('/v1/completions', {'prompt': [512000]}),
