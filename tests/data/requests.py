@@ -524,7 +524,7 @@ def differences(want, got, name='', where=''):
         return
     elif name == 'embedding' and isinstance(want, str) and isinstance(got, str) and len(want) == len(got):
         return  # base64
-    yield f'{where or "answer"}: {json.dumps(got)[:300]} instead of {json.dumps(want)[:300]}'
+    yield f'{where or "answer"}: {json.dumps(got)[:2000]} instead of {json.dumps(want)[:2000]}'
 
 
 def main():
