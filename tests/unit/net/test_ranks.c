@@ -203,13 +203,18 @@ static const char *tiny_path(void) {
     return path;
 }
 
+/* With TENON_ARCH only that one. */
+static bool is_tested(const tn_arch *arch) {
+    const char *only = getenv("TENON_ARCH");
+    return (!only || strcmp(only, arch->name) == 0) && tiny_arch_is_tested(arch->name) &&
+           !(arch->traits & TN_ARCH_ENCODER);
+}
 static void every_architecture_gives_the_logits_of_one_rank(void **state) {
     (void)state;
     int n_mixers = 0, n_experts = 0, n_models = 0;
     for (size_t i = 0; tn_arch_at(i); i++) {
         const tn_arch *arch = tn_arch_at(i);
-        if (getenv("TENON_ARCH") && strcmp(getenv("TENON_ARCH"), arch->name) != 0) continue;
-        if (!tiny_arch_is_tested(arch->name) || (arch->traits & TN_ARCH_ENCODER)) continue;
+        if (!is_tested(arch)) continue;
         const tiny_options options = {.arch = arch->name,
                                       .heads = 8,
                                       .kv_heads = i % 2 ? 4 : 2,
@@ -268,8 +273,7 @@ static void layers_give_the_logits_of_one_rank(void **state) {
     by_layers = true;
     for (size_t i = 0; tn_arch_at(i); i++) {
         const tn_arch *arch = tn_arch_at(i);
-        if (getenv("TENON_ARCH") && strcmp(getenv("TENON_ARCH"), arch->name) != 0) continue;
-        if (!tiny_arch_is_tested(arch->name) || (arch->traits & TN_ARCH_ENCODER)) continue;
+        if (!is_tested(arch)) continue;
         if (tiny_model_write(tiny_path(), &(tiny_options){.arch = arch->name, .layers = 5}) != TN_OK) continue;
         tn_model *model;
         const int ranks = 2 + (n_models % 3);
@@ -294,8 +298,7 @@ static void stages_of_several_ranks_give_the_logits_of_one_rank(void **state) {
     stage_ranks = 2;
     for (size_t i = 0; tn_arch_at(i); i++) {
         const tn_arch *arch = tn_arch_at(i);
-        if (getenv("TENON_ARCH") && strcmp(getenv("TENON_ARCH"), arch->name) != 0) continue;
-        if (!tiny_arch_is_tested(arch->name) || (arch->traits & TN_ARCH_ENCODER)) continue;
+        if (!is_tested(arch)) continue;
         const tiny_options options = {.arch = arch->name,
                                       .heads = 8,
                                       .kv_heads = 4,

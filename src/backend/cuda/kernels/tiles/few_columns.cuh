@@ -11,8 +11,8 @@
 
 enum { FEW_COLUMNS = 8, FEW_WARPS = 8, FEW_BEHIND = 256 }; // FEW_BEHIND: bytes that are read behind the columns
 
-// The matmuls of a launch: up to TILE_MAX_MATRICES of any kinds with the same columns; or, with a gate, the gate and
-// the matrix that it opens; the opened rows are the result.
+// The matmuls of a launch: up to TILE_MAX_MATRICES of any kinds with the same columns; or gate and up, whose gated
+// activation is the result.
 struct few_job {
     tile_matrix m[TILE_MAX_MATRICES];
     int kinds[TILE_MAX_MATRICES];
@@ -23,7 +23,7 @@ struct few_job {
     bool gated;
     int gate_op;
     tn_op_params gate_params;
-    float *z; // of the gate: the result
+    float *z; // the gated activation
     int64_t z_row;
     narrow_rows next; // the result once more
 };
