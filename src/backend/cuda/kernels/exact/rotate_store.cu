@@ -17,6 +17,7 @@ struct rotated_heads {
 };
 struct rotate_store_job {
     rotated_heads parts[3];
+    int begin[3], pairs; // where the pairs of each part begin; all of them
     const int32_t *positions, *rows;
     const float *factors;
     rope_scaling scaling;
@@ -40,30 +41,30 @@ __global__ static void __launch_bounds__(ROTATE_THREADS) rotate_store_kernel(rot
     for (int i = token + 1 + threadIdx.x; i < j.tokens; i += ROTATE_THREADS) later |= j.rows[i] == row;
     const bool stores = !__syncthreads_or(later) && row >= 0 && row < j.cells;
     grid_wait();
-    for (const rotated_heads &p : j.parts) {
+    // One round for all parts, unless there are many heads.
+    for (int i = (int)(blockIdx.y * ROTATE_THREADS + threadIdx.x); i < j.pairs;
+         i += (int)gridDim.y * ROTATE_THREADS) {
+        const int part = (i >= j.begin[1]) + (i >= j.begin[2]);
+        const rotated_heads &p = j.parts[part];
         if (p.in_cache && !stores) continue;
-        const int pairs = p.size / 2, bytes = p.type == TN_F32 ? 4 : 2;
-        char *to_row = p.to + (p.in_cache ? row : token) * p.to_row;
-        for (int i = (int)(blockIdx.y * ROTATE_THREADS + threadIdx.x); i < p.heads * pairs;
-             i += (int)gridDim.y * ROTATE_THREADS) {
-            const int head = i / pairs, pair = i % pairs;
-            const bool rotates = p.rotates && pair < half, apart = rotates && j.neox;
-            const int a = apart ? pair : 2 * pair, b = apart ? pair + half : 2 * pair + 1;
-            const float *from = (const float *)(p.from + head * p.from_head + token * p.from_token);
-            float u = from[a], v = from[b];
-            if (rotates) {
-                const float2 turn = turns[pair];
-                const float x = exact_rotated_first(u, v, turn), y = exact_rotated_second(u, v, turn);
-                u = x;
-                v = y;
-            }
-            char *to = to_row + head * p.to_head;
-            if (p.type == TN_F16 && !apart) {
-                *(__half2 *)(to + 2 * a) = __floats2half2_rn(u, v);
-            } else {
-                store_float(to + a * bytes, p.type, u);
-                store_float(to + b * bytes, p.type, v);
-            }
+        const int pairs = p.size / 2, of_part = i - j.begin[part], head = of_part / pairs, pair = of_part % pairs;
+        const bool rotates = p.rotates && pair < half, apart = rotates && j.neox;
+        const int a = apart ? pair : 2 * pair, b = apart ? pair + half : 2 * pair + 1,
+                  bytes = p.type == TN_F32 ? 4 : 2;
+        const float *from = (const float *)(p.from + head * p.from_head + token * p.from_token);
+        float u = from[a], v = from[b];
+        if (rotates) {
+            const float2 turn = turns[pair];
+            const float x = exact_rotated_first(u, v, turn), y = exact_rotated_second(u, v, turn);
+            u = x;
+            v = y;
+        }
+        char *to = p.to + (p.in_cache ? row : token) * p.to_row + head * p.to_head;
+        if (p.type == TN_F16 && !apart) {
+            *(__half2 *)(to + 2 * a) = __floats2half2_rn(u, v);
+        } else {
+            store_float(to + a * bytes, p.type, u);
+            store_float(to + b * bytes, p.type, v);
         }
     }
 }
@@ -149,7 +150,10 @@ tn_status compile_rotate_store(const compilation &c, const rotate_store &r, bool
     j.neox = p.mode == TN_ROPE_NEOX;
     j.early = early;
     // With few tokens several blocks share the heads of one.
-    const int64_t pairs = q->ne[0] * q->ne[1] / 2,
-                  parts = j.tokens <= FEW_ROTATED ? blocks_for(pairs, ROTATE_THREADS) : 1;
+    for (int i = 0; i < 3; i++) {
+        j.begin[i] = j.pairs;
+        j.pairs += j.parts[i].heads * (j.parts[i].size / 2);
+    }
+    const int64_t parts = j.tokens <= FEW_ROTATED ? blocks_for(j.pairs, ROTATE_THREADS) : 1;
     return add_early(c, KERNEL(rotate_store_kernel), dim3((unsigned)j.tokens, (unsigned)parts), ROTATE_THREADS, 0, j);
 }

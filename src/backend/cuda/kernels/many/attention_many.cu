@@ -23,6 +23,7 @@ struct many_job {
     int warp_bytes;                       // of shared memory
     int k_bytes, v_bytes, k_copy, v_copy; // of a row of the cache, and how many are copied at once
     narrow_rows next;                     // the result once more; a row has all heads of a token
+    bool settled; // an earlier kernel of the program has waited for the plan, so it may be read before grid_wait()
 };
 
 template <int SIZE, tile_form FORM> struct many_shape {
@@ -102,6 +103,7 @@ __device__ static inline void convert_granule(__half *to, const char *rows, int 
 // What a warp knows of the rows that it computes.
 struct many_rows {
     int kv, part, heads; // heads: of a token in this part
+    int rows;            // at most UNIT_ROWS
     int token[2];        // of this lane's rows, lane / 4 and that + 8; -1: no row
     int head[2];
     int low[2], high[2];   // positions that they see
@@ -116,11 +118,12 @@ __device__ static many_rows many_rows_of(const many_job &d, const attention_item
     m.kv = kv;
     m.part = part;
     m.heads = unit_heads(d.plan, group, part);
+    m.rows = item.tokens * m.heads;
     m.max_low = 0;
     m.min_high = NEVER;
     for (int r = 0; r < 2; r++) {
         const int row = threadIdx.x % 32 / 4 + 8 * r;
-        const bool is_row = row < item.tokens * m.heads;
+        const bool is_row = row < m.rows;
         m.token[r] = is_row ? item.token + row / m.heads : -1;
         m.head[r] = kv * group + part * UNIT_ROWS + (is_row ? row % m.heads : 0);
         const attention_query query = is_row ? query_of(j, m.token[r]) : attention_query{-1, -1};
@@ -163,18 +166,21 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
     char *tiles = raw_shared + warp * d.warp_bytes;
     uint4 *shared_q = (uint4 *)(tiles + 2 * WALK_CELLS * d.row_bytes);
     __half *converted = (__half *)((char *)shared_q + shape::Q_BYTES);
-    grid_follow();
+    // Kernels behind one that is not settled start when the plan is there.
+    if (!d.settled) grid_wait();
+    grid_next();
     const int of_item = j.kv_heads * d.plan.parts, n_works = d.plan.head->n_items * of_item,
               n_warps = (int)(gridDim.x * blockDim.x / 32);
-    int next_work = 0;
+    const bool takes_tickets = n_works > n_warps;
+    int next_work = n_works;
     for (int work = warp * (int)gridDim.x + (int)blockIdx.x; work < n_works;
          work = __shfl_sync(0xffffffffu, next_work, 0)) {
         const attention_item item = d.plan.items[work / of_item];
-        if (lane == 0) next_work = n_warps + (int)atomicAdd(&d.tickets[0], 1u);
         run_walk walk = begin_walk(j, d.plan.by_position, item.seq, item.n_runs, item.run, item.at);
         int index = item.begin / WALK_CELLS * WALK_CELLS;
-        auto find = [&]() { return next_walk_tile(j, d.plan, walk, index, item.stop, item.low, item.high); };
         const int kv = work % of_item / d.plan.parts;
+        const many_rows m = many_rows_of(d, item, kv, work % of_item % d.plan.parts);
+        const bool both = m.rows > 8; // there are rows in the second half
 
         auto load = [&](const walk_tile &tile, int is_v) {
             if (tile.base >= 0) {
@@ -183,15 +189,17 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
                 char *to = tiles + is_v * WALK_CELLS * d.row_bytes;
                 if constexpr (FORM == ROWS_F16) {
                     constexpr int CHUNKS = SIZE / 8, ROWS = 32 / CHUNKS; // ROWS: copied at once
-                    const int at = lane % CHUNKS * 8, size = is_v ? j.head_v : j.head_k,
-                              first = __shfl_sync(0xffffffffu, tile.cell, 0);
+                    const int at = lane % CHUNKS * 8, size = is_v ? j.head_v : j.head_k;
+                    const unsigned there = __ballot_sync(0xffffffffu, tile.cell >= 0);
+                    const int some = __ffs((int)there) - 1, first = __shfl_sync(0xffffffffu, tile.cell, some) - some;
                     __half *row = (__half *)to + lane / CHUNKS * STRIDE + at;
                     from += 2 * at;
-                    if (__all_sync(0xffffffffu, tile.cell == first + lane && first >= 0)) {
-                        from += (first + lane / CHUNKS) * stride;
+                    if (__all_sync(0xffffffffu, tile.cell < 0 || tile.cell == first + lane)) {
+                        unsigned mine = at < size ? there >> lane / CHUNKS : 0;
+                        from += (first + lane / CHUNKS) * stride; // of cells that are not there nothing is read
 #pragma unroll 4
-                        for (int i = 0; i < CHUNKS; i++) {
-                            copy16(row + i * ROWS * STRIDE, from, at < size);
+                        for (int i = 0; i < CHUNKS; i++, mine >>= ROWS) {
+                            copy16(row + i * ROWS * STRIDE, from, mine & 1);
                             from += ROWS * stride;
                         }
                     } else {
@@ -228,212 +236,255 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
             }
         };
 
-        walk_tile tile = find();
-        load(tile, 0);
-        const many_rows m = many_rows_of(d, item, kv, work % of_item % d.plan.parts);
         uint32_t kept_q[PARTS][shape::Q_IN_SHARED ? 1 : SIZE / 16][4];
-        const float *q_row[2];
+        auto load_q = [&]() {
+            const char *q_row[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-            q_row[r] = (const float *)(j.q + m.head[r] * j.q1 + (int64_t)max(m.token[r], 0) * j.q2) + 2 * col;
+            for (int r = 0; r < 2; r++)
+                q_row[r] = j.q + m.head[r] * j.q1 + (int64_t)max(m.token[r], 0) * j.q2 + 8 * col;
 #pragma unroll(shape::Q_IN_SHARED ? 1 : SIZE / 64)
-        for (int first = 0; first < SIZE / 16; first += 4) {
-            float2 x[4][4]; // rows of the lane, dimensions 0 to 7, then 8 to 15; all loads are under way at once
+            for (int first = 0; first < SIZE / 16; first += 4) {
+                // Rows of the lane, dimensions 0 to 7, then 8 to 15. All loads are under way at once.
+                float2 x[4][4] = {};
 #pragma unroll
-            for (int i = 0; i < 16; i++) {
-                const int at = 16 * (first + i / 4) + i % 4 / 2 * 8, r = i % 2;
-                const bool is_there = m.token[r] >= 0 && at + 2 * col < j.head_k;
-                x[i / 4][i % 4] = make_float2(is_there ? q_row[r][at] : 0, is_there ? q_row[r][at + 1] : 0);
-            }
+                for (int r = 0; r < 2; r++) {
+                    if (r == 1 && !both) continue;
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int part = 0; part < PARTS; part++) {
-                    uint32_t q[4];
-#pragma unroll
-                    for (int e = 0; e < 4; e++) q[e] = pack_part(x[i][e].x * j.p.scale, x[i][e].y * j.p.scale, part);
-                    if constexpr (shape::Q_IN_SHARED)
-                        shared_q[(part * (SIZE / 16) + first + i) * 32 + lane] = make_uint4(q[0], q[1], q[2], q[3]);
-                    else
-                        memcpy(kept_q[part][first + i], q, sizeof q);
+                    for (int i = 0; i < 8; i++) {
+                        const int at = 16 * (first + i / 2) + i % 2 * 8;
+                        if (m.token[r] >= 0 && at + 2 * col < j.head_k)
+                            x[i / 2][i % 2 * 2 + r] = *(const float2 *)(q_row[r] + 4 * at);
+                    }
                 }
-        }
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++) {
+                        uint32_t q[4];
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            q[e] = pack_part(x[i][e].x * j.p.scale, x[i][e].y * j.p.scale, part);
+                        if constexpr (shape::Q_IN_SHARED)
+                            shared_q[(part * (SIZE / 16) + first + i) * 32 + lane] =
+                                make_uint4(q[0], q[1], q[2], q[3]);
+                        else
+                            memcpy(kept_q[part][first + i], q, sizeof q);
+                    }
+            }
+        };
 
         float out_sum[SIZE / 8][4] = {};
         row_rate rate[2] = {{-INFINITY, 0}, {-INFINITY, 0}}, total_rate[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-        // Weights of a lane's cells are added up over the lanes of a row when the sum is needed.
-        auto whole_rate = [&](int r) {
-            float sum = rate[r].sum;
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            return row_rate{rate[r].max, sum};
-        };
-        // Adds the results of a split to those before it, which are stored where the result will be. `last`: makes
-        // them the result.
         bool has_total = false;
-        auto fold = [&](bool last) {
+        // Ends a split, whose results are stored for the second kernel or added to those of the splits before it:
+        // these are stored where the result will be. `last`: makes them the result. The sums go through the memory of
+        // values, so that a row's are stored together.
+        auto end_split = [&](bool last) {
+            float *staged = (float *)(FORM == ROWS_F16 ? tiles + WALK_CELLS * d.row_bytes : (char *)converted);
+            fold_factors f[2];
+            float factor[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const fold_factors f = fold_rates(total_rate[r], whole_rate(r));
-                const float factor = last ? final_factor(j, total_rate[r], m.head[r]) : 1;
-                rate[r] = {-INFINITY, 0};
-                if (m.token[r] < 0) continue;
-                float *out = (float *)(j.out + m.head[r] * j.o1 + (int64_t)m.token[r] * j.o2) + 2 * col;
-                // In FEW_ORDER (store_narrow): heads are whole groups of 64.
-                char *next =
-                    d.next.to + m.token[r] * d.next.row_bytes + 2 * m.head[r] * j.head_v + col / 2 * 8 + col % 2 * 2;
+                // Weights of a lane's cells are added up over the lanes of a row when the sum is needed.
+                rate[r].sum += __shfl_xor_sync(0xffffffffu, rate[r].sum, 1);
+                rate[r].sum += __shfl_xor_sync(0xffffffffu, rate[r].sum, 2);
+                f[r] = {0, 0};
+                factor[r] = 1;
+                if (item.split < 0 && (r == 0 || both)) {
+                    f[r] = fold_rates(total_rate[r], rate[r]);
+                    if (last) factor[r] = final_factor(j, total_rate[r], m.head[r]);
+                }
 #pragma unroll
                 for (int n = 0; n < SIZE / 8; n++) {
-                    if (8 * n >= j.head_v) continue;
-                    float2 *at = (float2 *)(out + 8 * n), x = has_total ? *at : make_float2(0, 0);
-                    x = make_float2(fold_sum(x.x, out_sum[n][2 * r], f), fold_sum(x.y, out_sum[n][2 * r + 1], f));
-                    if (last) x = make_float2(final_value(x.x, factor), final_value(x.y, factor));
-                    *at = x;
-                    if (last && d.next.to) {
-                        char *to = next + n / 8 * 128 + n % 4 * 32 + n % 8 / 4 * 16;
-                        *(uint16_t *)to = (uint16_t)tile_pair(x.x, 0, false);
-                        *(uint16_t *)(to + 4) = (uint16_t)tile_pair(x.y, 0, false);
-                    }
+                    if (r == 0 || both)
+                        *(float2 *)(staged + (lane / 4 + 8 * r) * STRIDE + 8 * n + 2 * col) =
+                            make_float2(out_sum[n][2 * r], out_sum[n][2 * r + 1]);
                     out_sum[n][2 * r] = out_sum[n][2 * r + 1] = 0;
                 }
             }
+            __syncwarp();
+            const float *row_sums = staged + 4 * lane;
+            const int group = j.heads / j.kv_heads, first_head = kv * group + m.part * UNIT_ROWS;
+            if (item.split >= 0) {
+                const attention_unit u = d.plan.units[item.unit];
+                const int64_t entry =
+                    u.slot + ((int64_t)(kv * d.plan.parts + m.part) * splits_of(d.plan, u) + item.split) *
+                                 min((int)UNIT_ROWS, u.tokens * group);
+                float *to = d.sums + entry * j.head_v + 4 * lane;
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    if (col == 0 && lane / 4 + 8 * r < m.rows)
+                        d.rates[entry + lane / 4 + 8 * r] = make_float2(rate[r].max, rate[r].sum);
+#pragma unroll 1
+                for (int row = 0; row < m.rows; row++, row_sums += STRIDE, to += j.head_v)
+#pragma unroll 1
+                    for (int at = 0; at < j.head_v - 4 * lane; at += 128) {
+                        const float4 x = *(const float4 *)(row_sums + at);
+                        *(float2 *)(to + at) = make_float2(x.x, x.y);
+                        *(float2 *)(to + at + 2) = make_float2(x.z, x.w);
+                    }
+            } else {
+                int token = item.token, head = first_head;
+#pragma unroll 1
+                for (int row = 0; row < m.rows; row++, row_sums += STRIDE) {
+                    auto of_row = [&](float a, float b) {
+                        return __shfl_sync(0xffffffffu, row < 8 ? a : b, row % 8 * 4);
+                    };
+                    const fold_factors by = {of_row(f[0].before, f[1].before), of_row(f[0].next, f[1].next)};
+                    const float times = of_row(factor[0], factor[1]);
+                    float *to = (float *)(j.out + head * j.o1 + (int64_t)token * j.o2) + 4 * lane;
+#pragma unroll 1
+                    for (int at = 0; at < j.head_v - 4 * lane; at += 128) {
+                        float4 x = *(const float4 *)(row_sums + at);
+                        float2 low = make_float2(0, 0), high = low;
+                        if (has_total) low = *(const float2 *)(to + at), high = *(const float2 *)(to + at + 2);
+                        x = make_float4(fold_sum(low.x, x.x, by), fold_sum(low.y, x.y, by), fold_sum(high.x, x.z, by),
+                                        fold_sum(high.y, x.w, by));
+                        if (last) {
+                            x = make_float4(final_value(x.x, times), final_value(x.y, times), final_value(x.z, times),
+                                            final_value(x.w, times));
+                            if (d.next.to) store_narrow(d.next, token, head * j.head_v + 4 * lane + at, x);
+                        }
+                        *(float2 *)(to + at) = make_float2(x.x, x.y);
+                        *(float2 *)(to + at + 2) = make_float2(x.z, x.w);
+                    }
+                    if (++head == first_head + m.heads) head = first_head, token++;
+                }
+            }
+            rate[0] = rate[1] = {-INFINITY, 0};
             has_total = true;
+            __syncwarp();
         };
 
-        int split = tile.base >> d.plan.split_shift;
-        while (tile.base >= 0) {
-            if (tile.base >> d.plan.split_shift != split) {
-                split = tile.base >> d.plan.split_shift;
-                fold(false);
-            }
-            load(tile, 1);
-            const walk_tile next = find();
-            const __half *k = rows_of(tile, 0);
+        // In the round in which a tile is computed the next one is found and its keys are loaded. The first round has
+        // no tile.
+        walk_tile tile = {-1, -1, NEVER};
+        for (;;) {
+            const walk_tile next = next_walk_tile(j, d.plan, walk, index, item.stop, item.low, item.high);
             float s[WALK_CELLS / 8][4] = {};
+            if (tile.base >= 0) {
+                const __half *k = rows_of(tile, 0);
 #pragma unroll
-            for (int step = 0; step < SIZE / 16; step++) {
-                uint32_t q[PARTS][4];
-#pragma unroll
-                for (int part = 0; part < PARTS; part++) {
-                    if constexpr (shape::Q_IN_SHARED) {
-                        uint4 x = shared_q[(part * (SIZE / 16) + step) * 32 + lane];
-                        q[part][0] = x.x, q[part][1] = x.y, q[part][2] = x.z, q[part][3] = x.w;
-                    } else {
-                        memcpy(q[part], kept_q[part][step], sizeof q[part]);
-                    }
-                }
-#pragma unroll
-                for (int n = 0; n < WALK_CELLS / 16; n++)
+                for (int step = 0; step < SIZE / 16; step++) {
+                    uint32_t q[PARTS][4];
 #pragma unroll
                     for (int part = 0; part < PARTS; part++) {
-                        uint32_t b[4];
-                        load_four(b,
-                                  k + (part * WALK_CELLS + 16 * n + (lane / 16) * 8 + lane % 8) * STRIDE + 16 * step +
-                                      lane / 8 % 2 * 8,
-                                  false);
-#pragma unroll
-                        for (int with = 0; with < PARTS - part; with++) { // error times error is negligible
-                            multiply(s[2 * n], q[with], b[0], b[1]);
-                            multiply(s[2 * n + 1], q[with], b[2], b[3]);
+                        if constexpr (shape::Q_IN_SHARED) {
+                            uint4 x = shared_q[(part * (SIZE / 16) + step) * 32 + lane];
+                            q[part][0] = x.x, q[part][1] = x.y, q[part][2] = x.z, q[part][3] = x.w;
+                        } else {
+                            memcpy(q[part], kept_q[part][step], sizeof q[part]);
                         }
                     }
+#pragma unroll
+                    for (int n = 0; n < WALK_CELLS / 16; n++)
+#pragma unroll
+                        for (int part = 0; part < PARTS; part++) {
+                            uint32_t b[4];
+                            load_four(b,
+                                      k + (part * WALK_CELLS + 16 * n + (lane / 16) * 8 + lane % 8) * STRIDE +
+                                          16 * step + lane / 8 % 2 * 8,
+                                      false);
+#pragma unroll
+                            for (int with = 0; with < PARTS - part; with++) { // error times error is negligible
+                                multiply(s[2 * n], q[with], b[0], b[1]);
+                                multiply(s[2 * n + 1], q[with], b[2], b[3]);
+                            }
+                        }
+                }
             }
             __syncwarp();
+            if (tile.base < 0) {
+                grid_wait();
+                if (lane == 0 && takes_tickets) next_work = n_warps + (int)atomicAdd(&d.tickets[0], 1u);
+            }
             load(next, 0);
-            const bool is_whole = __all_sync(0xffffffffu, tile.position >= m.max_low && tile.position <= m.min_high);
-            if (!is_whole || j.p.soft_cap > 0 || j.p.max_bias > 0) {
-                unsigned bits[2];
-                visible_bits(m, item, tile, bits);
+            if (tile.base >= 0) {
+                const bool is_whole =
+                    __all_sync(0xffffffffu, tile.position >= m.max_low && tile.position <= m.min_high);
+                if (!is_whole || j.p.soft_cap > 0 || j.p.max_bias > 0) {
+                    unsigned bits[2];
+                    visible_bits(m, item, tile, bits);
 #pragma unroll
-                for (int n = 0; n < WALK_CELLS / 8; n++)
+                    for (int n = 0; n < WALK_CELLS / 8; n++)
 #pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        const int r = e / 2, c = 8 * n + 2 * col + e % 2;
-                        float x = s[n][e];
-                        if (j.p.soft_cap > 0) x = soft_capped(x, j.p.soft_cap);
-                        if (j.p.max_bias > 0)
-                            x -= m.slope[r] * (float)abs(m.position[r] - __shfl_sync(0xffffffffu, tile.position, c));
-                        s[n][e] = bits[r] >> c & 1 ? x : -INFINITY;
-                    }
-            }
-            float rescale[2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float most = rate[r].max, sum = 0;
-#pragma unroll
-                for (int n = 0; n < WALK_CELLS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
-                most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-                most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-                rescale[r] = rate[r].max == -INFINITY ? 0 : __expf(rate[r].max - most);
-                const float base = most == -INFINITY ? 0 : most - LIFT;
-#pragma unroll
-                for (int n = 0; n < WALK_CELLS / 8; n++)
-#pragma unroll
-                    for (int e = 2 * r; e < 2 * r + 2; e++) {
-                        s[n][e] = __expf(s[n][e] - base);
-                        sum += s[n][e];
-                    }
-                rate[r] = {most, __fmaf_rn(rate[r].sum, rescale[r], sum)};
-            }
-            if (__any_sync(0xffffffffu, rescale[0] != 1 || rescale[1] != 1)) {
-#pragma unroll
-                for (int n = 0; n < SIZE / 8; n++) {
-                    out_sum[n][0] *= rescale[0];
-                    out_sum[n][1] *= rescale[0];
-                    out_sum[n][2] *= rescale[1];
-                    out_sum[n][3] *= rescale[1];
-                }
-            }
-            const __half *v = rows_of(tile, 1);
-#pragma unroll
-            for (int step = 0; step < WALK_CELLS / 16; step++) {
-                uint32_t p[PARTS][4];
-#pragma unroll
-                for (int part = 0; part < PARTS; part++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        p[part][e] =
-                            pack_part(s[2 * step + e / 2][e % 2 * 2], s[2 * step + e / 2][e % 2 * 2 + 1], part);
-#pragma unroll
-                for (int n = 0; n < SIZE / 16; n++)
-#pragma unroll
-                    for (int part = 0; part < PARTS; part++) {
-                        uint32_t b[4];
-                        load_four(b,
-                                  v + (part * WALK_CELLS + 16 * step + lane % 16) * STRIDE + 16 * n + lane / 16 * 8,
-                                  true);
-#pragma unroll
-                        for (int with = 0; with < PARTS - part; with++) {
-                            multiply(out_sum[2 * n], p[with], b[0], b[1]);
-                            multiply(out_sum[2 * n + 1], p[with], b[2], b[3]);
+                        for (int e = 0; e < 4; e++) {
+                            const int r = e / 2, c = 8 * n + 2 * col + e % 2;
+                            float x = s[n][e];
+                            if (j.p.soft_cap > 0) x = soft_capped(x, j.p.soft_cap);
+                            if (j.p.max_bias > 0)
+                                x -= m.slope[r] *
+                                     (float)abs(m.position[r] - __shfl_sync(0xffffffffu, tile.position, c));
+                            s[n][e] = bits[r] >> c & 1 ? x : -INFINITY;
                         }
+                }
+                float rescale[2] = {1, 1};
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    if (r == 1 && !both) continue; // weights of these rows are added to sums that nobody reads
+                    float most = rate[r].max, sum = 0;
+#pragma unroll
+                    for (int n = 0; n < WALK_CELLS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+                    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+                    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+                    rescale[r] = rate[r].max == -INFINITY ? 0 : __expf(rate[r].max - most);
+                    const float base = most == -INFINITY ? 0 : most - LIFT;
+#pragma unroll
+                    for (int n = 0; n < WALK_CELLS / 8; n++)
+#pragma unroll
+                        for (int e = 2 * r; e < 2 * r + 2; e++) {
+                            s[n][e] = __expf(s[n][e] - base);
+                            sum += s[n][e];
+                        }
+                    rate[r] = {most, __fmaf_rn(rate[r].sum, rescale[r], sum)};
+                }
+                if (__any_sync(0xffffffffu, rescale[0] != 1 || rescale[1] != 1)) {
+#pragma unroll
+                    for (int n = 0; n < SIZE / 8; n++) {
+                        out_sum[n][0] *= rescale[0];
+                        out_sum[n][1] *= rescale[0];
+                        out_sum[n][2] *= rescale[1];
+                        out_sum[n][3] *= rescale[1];
                     }
+                }
+                const __half *v = rows_of(tile, 1);
+#pragma unroll
+                for (int step = 0; step < WALK_CELLS / 16; step++) {
+                    uint32_t p[PARTS][4];
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            p[part][e] =
+                                pack_part(s[2 * step + e / 2][e % 2 * 2], s[2 * step + e / 2][e % 2 * 2 + 1], part);
+#pragma unroll
+                    for (int n = 0; n < SIZE / 16; n++)
+#pragma unroll
+                        for (int part = 0; part < PARTS; part++) {
+                            uint32_t b[4];
+                            load_four(
+                                b, v + (part * WALK_CELLS + 16 * step + lane % 16) * STRIDE + 16 * n + lane / 16 * 8,
+                                true);
+#pragma unroll
+                            for (int with = 0; with < PARTS - part; with++) {
+                                multiply(out_sum[2 * n], p[with], b[0], b[1]);
+                                multiply(out_sum[2 * n + 1], p[with], b[2], b[3]);
+                            }
+                        }
+                }
+                __syncwarp();
             }
-            __syncwarp();
+            if (next.base < 0 || (tile.base >= 0 && (next.base ^ tile.base) >> d.plan.split_shift))
+                end_split(next.base < 0);
+            if (next.base < 0) break;
+            load(next, 1);
+            if (tile.base < 0) load_q();
             tile = next;
         }
-        if (item.split < 0) {
-            fold(true);
-            continue;
-        }
-        const attention_unit u = d.plan.units[item.unit];
-        const int n_splits = splits_of(d.plan, u), stride = min((int)UNIT_ROWS, u.tokens * (j.heads / j.kv_heads));
-        const int64_t entry =
-            u.slot + ((int64_t)(m.kv * d.plan.parts + m.part) * n_splits + item.split) * stride + lane / 4;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const row_rate whole = whole_rate(r);
-            if (m.token[r] < 0) continue;
-            float *out = d.sums + (entry + 8 * r) * j.head_v;
-            if (col == 0) d.rates[entry + 8 * r] = make_float2(whole.max, whole.sum);
-#pragma unroll
-            for (int n = 0; n < SIZE / 8; n++)
-                if (8 * n < j.head_v)
-                    *(float2 *)(out + 8 * n + 2 * col) = make_float2(out_sum[n][2 * r], out_sum[n][2 * r + 1]);
-        }
     }
+    grid_wait(); // of warps without work
     // The last warp leaves zeros behind.
-    if (lane == 0 && atomicInc(&d.tickets[1], (unsigned)n_warps - 1) == (unsigned)n_warps - 1)
+    if (takes_tickets && lane == 0 && atomicInc(&d.tickets[1], (unsigned)n_warps - 1) == (unsigned)n_warps - 1)
         atomicExch(&d.tickets[0], 0u);
 }
 
@@ -539,7 +590,7 @@ bool attention_is_planned(const device_description &device, const tn_tensor *t) 
     return is_wanted && cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[1] > 0 && k->ne[1] > 0 &&
            t->src[TN_ATTN_V]->ne[0] % 8 == 0 && cache_copy_bytes(k) && cache_copy_bytes(t->src[TN_ATTN_V]) &&
            (size_t)many_choice_of(t).warp_bytes <= device.shared_per_block && q->ne[2] < INT32_MAX / 64 / q->ne[1] &&
-           t->nb[1] % 8 == 0 && t->nb[2] % 8 == 0 && (uintptr_t)t->data % 8 == 0;
+           (t->nb[1] | t->nb[2] | (uintptr_t)t->data) % 8 == 0 && (q->nb[1] | q->nb[2] | (uintptr_t)q->data) % 8 == 0;
 }
 size_t many_scratch(const device_description &device, const tn_tensor *t) {
     attention_plan_key key;
@@ -551,7 +602,7 @@ tn_status compile_many(const compilation &c, const tn_tensor *t) {
     const many_choice chosen = many_choice_of(t);
     many_job d = {};
     d.a = attention_job_of(t);
-    TN_TRY(compile_attention_plan(c, t, &d.plan));
+    TN_TRY(compile_attention_plan(c, t, &d.plan, &d.settled));
     d.sums = (float *)c.scratch;
     d.rates = (float2 *)(c.scratch + (size_t)d.plan.entries * 4 * (size_t)d.a.head_v);
     d.tickets = c.tickets;

@@ -228,7 +228,7 @@ size_t attention_plan_bytes(const device_description &device, const tn_tensor *t
     return lay_out_plan(*key, NULL, &p);
 }
 
-tn_status compile_attention_plan(const compilation &c, const tn_tensor *t, attention_plan *plan) {
+tn_status compile_attention_plan(const compilation &c, const tn_tensor *t, attention_plan *plan, bool *was_made) {
     attention_plans *all = c.plans;
     const attention_plan_key key = plan_key_of(*c.device, t);
     const int known = all->made < all->count ? all->made : all->count;
@@ -237,6 +237,7 @@ tn_status compile_attention_plan(const compilation &c, const tn_tensor *t, atten
     const bool is_new = at == known;
     if (is_new) at = all->made++ % all->count;
     lay_out_plan(key, all->memory + (size_t)at * all->each, plan);
+    *was_made = !is_new;
     if (!is_new) return TN_OK;
     all->keys[at] = key;
     return add_early(c, KERNEL(attention_plan_kernel), dim3(1), PLAN_THREADS, 0, attention_job_of(t), *plan);

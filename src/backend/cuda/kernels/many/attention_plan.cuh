@@ -167,7 +167,7 @@ size_t attention_plan_bytes(const device_description &device, const tn_tensor *t
 // The most items that a plan can have.
 int64_t attention_plan_items(const attention_job &j, const attention_plan &plan);
 // Adds the kernel that makes the plan, unless the program has it already.
-tn_status compile_attention_plan(const compilation &c, const tn_tensor *t, attention_plan *plan);
+tn_status compile_attention_plan(const compilation &c, const tn_tensor *t, attention_plan *plan, bool *was_made);
 // The tiles of a plan (attention_prefill.cu).
 tn_status compile_prefill_tiles(const compilation &c, const tn_tensor *t, const attention_plan &plan);
 

@@ -258,22 +258,25 @@ size_t few_column_bytes(const tn_tensor *t) {
 bool few_takes_gate(int64_t rows, int64_t k) { return 2 * tile_segments(rows, k) <= FEW_WARPS; }
 
 tn_status compile_few(const compilation &c, few_job *j) {
-    int blocks = 0, warps = 0;
+    const int units = (j->k + TILE_UNIT - 1) / TILE_UNIT;
+    int blocks = 0, warps = 0, most = 2;
     for (int i = 0; i < j->n; i++) {
         tile_matrix &m = j->m[i];
         const int groups = few_groups(m.segments, j->gated), of_matrix = j->gated ? groups / 2 : groups;
         m.first_block = j->gated ? 0 : blocks;
         if (!j->gated || i == 0) blocks += (int)blocks_for(m.rows, 16 * of_matrix);
         warps = std::max(warps, groups * m.segments);
+        most = std::max(most, (units + m.segments - 1) / m.segments);
     }
-    // As many stages, up to four, as let as many blocks run at a time as there are, or as registers allow.
+    // As many stages, up to four or what a segment has, as let as many blocks run at a time as there are, or as
+    // registers allow.
     for (int i = 0; i < j->n; i++) {
         const int bytes = j->kinds[i] == TN_Q4_K ? (int)few_q4_K::BLOCK : (int)few_q6_K::BLOCK;
         j->stage_bytes = std::max(j->stage_bytes, bytes);
     }
     const int multiprocessors = c.device->multiprocessors,
               each = std::min((blocks + multiprocessors - 1) / multiprocessors, FEW_RESIDENT / warps);
-    for (j->stages = 4; j->stages > 2; j->stages--)
+    for (j->stages = std::min(4, most); j->stages > 2; j->stages--)
         if (each * (warps * few_warp_bytes(j->stages, j->stage_bytes) + 1024) <= (int)c.device->shared_per_block)
             break;
     launch_shape shape = {dim3((unsigned)blocks), 32 * (unsigned)warps,
