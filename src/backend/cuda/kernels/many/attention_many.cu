@@ -427,7 +427,7 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
                     for (int n = 0; n < WALK_CELLS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
                     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
                     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-                    rescale[r] = rate[r].max == -INFINITY ? 0 : __expf(rate[r].max - most);
+                    if (rate[r].max != -INFINITY) rescale[r] = __expf(rate[r].max - most); // otherwise all sums are 0
                     const float base = most == -INFINITY ? 0 : most - LIFT;
 #pragma unroll
                     for (int n = 0; n < WALK_CELLS / 8; n++)
