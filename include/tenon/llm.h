@@ -503,7 +503,7 @@ TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */
 /* Adds to positions, or divides them; rotates K accordingly. Cells that other sequences see are copied first:
  * TN_E_FULL, with nothing changed, where there are no free pages for that. After any other failure the sequence
- * is empty; the same holds for tn_session_defragment. */
+ * is empty. */
 TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 /* Whether positions can change: false for models with learned positions or recurrent layers. */
@@ -516,8 +516,10 @@ TN_API bool tn_session_can_shift(const tn_session *session);
 TN_API tn_status tn_session_context_shift(tn_session *session, int32_t seq, int32_t keep, int32_t *n_removed);
 TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */
 TN_API int32_t tn_session_seq_last(const tn_session *session, int32_t seq);  /* highest position, -1 if empty */
-/* Compacts partly filled pages. A decode does this automatically when there are too few free pages, and when
- * removed ranges have left so many holes that a quarter of the pages in use could be freed. */
+/* Compacts partly filled pages, and joins the cells of each sequence. A decode does this automatically when there are
+ * too few free pages or a sequence is in too many pieces, and when removed ranges have left so many holes that a
+ * quarter of the pages in use could be freed. After a failure the sequences whose
+ * cells were being moved are empty. */
 TN_API tn_status tn_session_defragment(tn_session *session);
 TN_API void tn_session_clear(tn_session *session);
 

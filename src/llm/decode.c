@@ -77,13 +77,23 @@ static tn_status take_lists(tn_session *s, const tn_batch *b, const micro_batch 
                        m->steps);
 }
 
-/* When pages run out, kept prefixes are evicted, then partly filled pages are compacted. */
+/* A sequence whose cells are in too many runs: those of other sequences are between them. */
+static bool is_fragmented(const tn_session *s) {
+    const tn__page_table *groups = s->plan->kv.groups;
+    return groups[TN__CACHE_FULL].fragmented || groups[TN__CACHE_WINDOW].fragmented;
+}
+
+/* When pages run out, kept prefixes are evicted, then partly filled pages are compacted. When there are cells, but a
+ * sequence has too many runs, moving the cells is enough. */
 static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch *m) {
     const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
-    tn_status status;
     tn__tiers_leave_window(s, m->n, positions, seqs);
-    do status = take_lists(s, b, m);
-    while (status == TN_E_FULL && tn__prefixes_make_room(s));
+    tn_status status = take_lists(s, b, m);
+    if (status == TN_E_FULL && is_fragmented(s)) {
+        TN_TRY(tn_session_defragment(s));
+        status = take_lists(s, b, m);
+    }
+    while (status == TN_E_FULL && tn__prefixes_make_room(s)) status = take_lists(s, b, m);
     if (status == TN_E_FULL) {
         TN_TRY(tn_session_defragment(s));
         status = take_lists(s, b, m);

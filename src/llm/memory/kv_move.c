@@ -175,48 +175,43 @@ tn_status tn_session_seq_divide(tn_session *s, int32_t seq, int32_t from, int32_
     return by == 1 ? TN_OK : change_positions(s, seq, from, to, (position_change){true, by});
 }
 
-/* Compacts the runs of each sequence. */
-static tn_status gather_pages(tn_session *s, int group) {
-    tn__page_table *t = &s->plan->kv.groups[group];
-    tn__staging *g = &s->staging;
-    for (int32_t seq = 0; t->n_pages && seq < t->n_lists; seq++)
-        for (int32_t n; (n = tn__pages_gather(t, seq, TN__MOVE_CELLS, g->move_from, g->move_to)) > 0;) {
-            tn_status status = run_move(s, TN__GRAPH_MOVE, group, n);
-            if (status == TN_OK) continue;
-            /* Its cells were being moved: removes the sequence from all groups, with its recurrent state. */
-            if (seq < t->n_seqs)
-                (void)tn_session_seq_remove(s, seq, 0, -1);
-            else
-                tn__prefix_remove(s, seq);
-            return status;
-        }
-    return TN_OK;
+/* After a failure: removes what was being moved, sequences from all groups and with their recurrent state. */
+static void remove_moving(tn_session *s, const tn__page_table *t) {
+    for (int32_t list = 0; list < tn__page_lists(t); list++) {
+        if (!t->sequences[list].moves) continue;
+        if (list < t->n_seqs)
+            (void)tn_session_seq_remove(s, list, 0, -1);
+        else if (list < t->n_lists)
+            tn__prefix_remove(s, list);
+        else if (s->branches.list[list - t->n_lists].seq >= 0)
+            (void)tn_session_seq_remove(s, s->branches.list[list - t->n_lists].seq, 0, -1);
+    }
 }
 
-/* Moves every cell that a sequence sees to the front, including those of shared pages. Cells move down in
- * ascending order, so that no cell is overwritten before it was read. */
-static tn_status compact_pages(tn_session *s, int group) {
+/* Moves the contents of cells to the cells of their numbers. */
+static tn_status move_to_numbers(tn_session *s, int group) {
     tn__page_table *t = &s->plan->kv.groups[group];
     tn__staging *g = &s->staging;
-    const int32_t cells = tn__page_table_cells(t);
-    int32_t n = 0;
-    if (!t->n_pages || tn__pages_number(t, 0, tn__page_lists(t)) == t->used || !tn__pages_can_compact(t))
-        return TN_OK;
-    for (int32_t i = 0; i < cells; i++) {
-        if (t->numbers[i] < 0 || t->numbers[i] == i) continue;
-        g->move_from[n] = i;
-        g->move_to[n++] = t->numbers[i];
-        if (n < TN__MOVE_CELLS) continue;
-        tn_status status = run_move(s, TN__GRAPH_MOVE, group, n);
-        if (status != TN_OK) tn_session_clear(s);
-        TN_TRY(status);
-        n = 0;
+    tn_status status = TN_OK;
+    tn__pages_renumber(t);
+    for (int32_t at = 0, n; status == TN_OK;) {
+        if ((n = tn__pages_move(t, &at, TN__MOVE_CELLS, g->move_from, g->move_to)) == 0) return TN_OK;
+        status = run_move(s, TN__GRAPH_MOVE, group, n);
     }
-    tn_status status = n ? run_move(s, TN__GRAPH_MOVE, group, n) : TN_OK;
-    if (status != TN_OK) tn_session_clear(s);
-    TN_TRY(status);
-    tn__pages_compact(t);
-    return TN_OK;
+    remove_moving(s, t);
+    return status;
+}
+
+/* Fills the private pages of each sequence in order. */
+static tn_status order_pages(tn_session *s, int group) {
+    tn__page_table *t = &s->plan->kv.groups[group];
+    return t->n_pages && tn__pages_order(t) ? move_to_numbers(s, group) : TN_OK;
+}
+
+/* Moves every cell that a sequence sees to the front, including those of shared pages. */
+static tn_status pack_pages(tn_session *s, int group) {
+    tn__page_table *t = &s->plan->kv.groups[group];
+    return t->n_pages && tn__pages_need_packing(t) && tn__pages_pack(t) ? move_to_numbers(s, group) : TN_OK;
 }
 
 /* Whether compaction would free more than a quarter of the pages in use. Checked only after as many cells were
@@ -237,9 +232,9 @@ tn_status tn__gather_sparse_pages(tn_session *s) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &s->plan->kv.groups[g];
         if (!is_sparse(t)) continue;
-        TN_TRY(gather_pages(s, g));
+        TN_TRY(order_pages(s, g));
         t->removed = t->used; /* so that it is checked again */
-        if (is_sparse(t)) TN_TRY(compact_pages(s, g));
+        if (is_sparse(t)) TN_TRY(pack_pages(s, g));
     }
     return TN_OK;
 }
@@ -247,8 +242,9 @@ tn_status tn__gather_sparse_pages(tn_session *s) {
 tn_status tn_session_defragment(tn_session *s) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        TN_TRY(gather_pages(s, g));
-        TN_TRY(compact_pages(s, g));
+        s->plan->kv.groups[g].fragmented = false;
+        TN_TRY(order_pages(s, g));
+        TN_TRY(pack_pages(s, g));
     }
     return TN_OK;
 }

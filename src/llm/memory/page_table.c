@@ -227,8 +227,7 @@ static void trim_private_pages(tn__page_table *t, int32_t seq) {
     }
 }
 
-/* Whether only this sequence sees cells of the run's page. */
-static bool page_is_private(const tn__page_table *t, int32_t seq, int32_t i) {
+bool tn__page_is_private(const tn__page_table *t, int32_t seq, int32_t i) {
     const tn_page_run *runs = tn__page_entries(t, seq) + 1;
     const int32_t page = page_of(t, runs[i]);
     int32_t named = 0;
@@ -380,11 +379,15 @@ static void untake_cell(tn__page_table *t, int32_t seq, int32_t cell) {
 }
 
 tn_status tn__pages_take(tn__page_table *t, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *rows) {
-    if (t->used + n > t->limit || !runs_fit(t, n, positions, seqs)) return tn__pages_fail_full(t, n);
+    t->fragmented = false;
+    if (t->used + n > t->limit) return tn__pages_fail_full(t, n);
+    t->fragmented = !runs_fit(t, n, positions, seqs);
+    if (t->fragmented) return tn__pages_fail_full(t, n);
     for (int32_t i = 0; i < n; i++) {
         rows[i] = take_cell(t, seqs[i], positions[i]);
         if (rows[i] >= 0) continue;
         while (--i >= 0) untake_cell(t, seqs[i], rows[i]);
+        t->fragmented = true; /* there are cells, and the sequence has no entry for them */
         return tn__pages_fail_full(t, n);
     }
     t->peak = TN__MAX(t->peak, t->used);
@@ -498,7 +501,7 @@ void tn__pages_set_positions(tn__page_table *t, int32_t seq, int32_t i, int32_t 
 
 bool tn__pages_shared(const tn__page_table *t, int32_t seq, int32_t i) {
     const tn_page_run run = tn__page_run_at(t, seq, i);
-    if (page_is_private(t, seq, i)) return false;
+    if (tn__page_is_private(t, seq, i)) return false;
     for (int32_t other = 0; other < tn__page_lists(t); other++)
         for (int32_t k = 0; other != seq && k < t->sequences[other].n; k++) {
             const tn_page_run seen = tn__page_run_at(t, other, k);
@@ -560,114 +563,59 @@ int32_t tn__pages_freed_by(tn__page_table *t, int32_t begin, int32_t end) {
     return freed;
 }
 
-/* ---- Gathering ---- */
+/* ---- Renumbering ---- */
 
-/* The number of the sequence's cells in a page, and whether they fill it from its first cell on, in order. */
-static int32_t cells_in_page(const tn__page_table *t, int32_t seq, int32_t page, bool *dense) {
-    int32_t total = 0;
-    *dense = true;
-    for (int32_t i = 0; i < t->sequences[seq].n; i++) {
-        const tn_page_run run = tn__page_run_at(t, seq, i);
-        if (page_of(t, run) != page) continue;
-        *dense = *dense && run.cell % t->page == total;
-        total += run.count;
-    }
-    return total;
+void tn__pages_close_runs(tn__page_table *t) {
+    for (int32_t list = 0; list < tn__page_lists(t); list++) close_last_run(t, list);
 }
 
-/* A private page of the sequence that has gaps, or room for cells of later private pages; -1 if there is none. *first
- * is its first run, *total the number of its cells. */
-static int32_t find_sparse_page(const tn__page_table *t, int32_t seq, int32_t *first, int32_t *total) {
-    const tn_page_run *runs = tn__page_entries(t, seq) + 1;
-    int32_t last = t->sequences[seq].n - 1;
-    while (last >= 0 && !page_is_private(t, seq, last)) last--;
-    for (int32_t i = 0; i <= last; i++) {
-        const int32_t page = page_of(t, runs[i]);
-        bool dense;
-        if ((runs[i].cell % t->page == 0 && runs[i].count == t->page) || !page_is_private(t, seq, i)) continue;
-        *first = i;
-        *total = cells_in_page(t, seq, page, &dense);
-        if (!dense || (*total < t->page && page_of(t, runs[last]) != page)) return page;
-    }
-    return -1;
+/* One past the run's cells from `begin` on whose numbers are consecutive and in one page. */
+static int32_t numbered_end(const tn__page_table *t, tn_page_run run, int32_t begin) {
+    const int32_t first = t->numbers[run.cell + begin], end_of_page = t->page - first % t->page;
+    int32_t n = 1;
+    while (begin + n < run.count && n < end_of_page && t->numbers[run.cell + begin + n] == first + n) n++;
+    return begin + n;
 }
 
-int32_t tn__pages_gather(tn__page_table *t, int32_t seq, int32_t room, int32_t *from, int32_t *to) {
-    int32_t n = 0, moved = 0, filled = 0, first, total;
-    close_last_run(t, seq);
-    const int32_t target = t->page <= room ? find_sparse_page(t, seq, &first, &total) : -1;
-    if (target < 0) return 0;
-    for (int32_t i = 0; i < t->sequences[seq].n; i++) {
-        const tn_page_run run = tn__page_run_at(t, seq, i);
-        int32_t taken = run.count;
-        if (page_of(t, run) != target) {
-            taken = i > first && page_is_private(t, seq, i) ? TN__MIN(run.count, t->page - total) : 0;
-            total += taken;
-        }
-        tn_page_run gathered = part_of_run(run, 0, taken);
-        gathered.cell = target * t->page + filled;
-        filled += taken;
-        for (int32_t k = 0; k < taken && gathered.cell != run.cell; k++, moved++) {
-            from[moved] = run.cell + k;
-            to[moved] = gathered.cell + k;
-        }
-        if (!list_run(t, &n, gathered) || !list_run(t, &n, part_of_run(run, taken, run.count))) return 0;
-    }
-    replace_runs(t, seq, n);
-    return moved;
-}
-
-/* ---- Numbering and compacting ---- */
-
-int32_t tn__pages_number(tn__page_table *t, int32_t begin, int32_t end) {
-    const int32_t cells = tn__page_table_cells(t);
-    int32_t n = 0;
-    memset(t->numbers, 0, (size_t)cells * sizeof *t->numbers);
-    for (int32_t i = begin; i < end; i++)
-        for (int32_t k = 0; k < t->sequences[i].n; k++) {
-            const tn_page_run run = tn__page_run_at(t, i, k);
-            for (int32_t c = 0; c < run.count; c++) t->numbers[run.cell + c] = 1;
-        }
-    for (int32_t i = 0; i < cells; i++) t->numbers[i] = t->numbers[i] ? n++ : -1;
-    return n;
-}
-
-/* Lists a sequence's runs with the cells' numbers instead of the cells, cut at page boundaries. */
-static bool list_numbered(const tn__page_table *t, int32_t seq, int32_t *n) {
-    for (int32_t i = 0; i < t->sequences[seq].n; i++) {
-        tn_page_run run = tn__page_run_at(t, seq, i);
-        run.cell = t->numbers[run.cell];
-        while (run.count > 0) {
-            const int32_t count = TN__MIN(run.count, t->page - run.cell % t->page);
-            if (!list_run(t, n, part_of_run(run, 0, count))) return false;
-            run = part_of_run(run, count, run.count);
+/* Lists a sequence's runs with the cells' numbers instead of the cells. */
+static bool list_numbered(const tn__page_table *t, int32_t list, int32_t *n) {
+    for (int32_t i = 0; i < t->sequences[list].n; i++) {
+        const tn_page_run run = tn__page_run_at(t, list, i);
+        for (int32_t begin = 0, end; begin < run.count; begin = end) {
+            end = numbered_end(t, run, begin);
+            tn_page_run part = part_of_run(run, begin, end);
+            part.cell = t->numbers[run.cell + begin];
+            if (!list_run(t, n, part)) return false;
         }
     }
     return true;
 }
 
-bool tn__pages_can_compact(tn__page_table *t) {
-    for (int32_t seq = 0; seq < tn__page_lists(t); seq++) {
+bool tn__pages_can_renumber(const tn__page_table *t) {
+    for (int32_t list = 0; list < tn__page_lists(t); list++) {
         int32_t n = 0;
-        if (!list_numbered(t, seq, &n)) return false;
+        if (!list_numbered(t, list, &n)) return false;
     }
     return true;
 }
 
-void tn__pages_compact(tn__page_table *t) {
-    for (int32_t seq = 0; seq < tn__page_lists(t); seq++) close_last_run(t, seq);
+void tn__pages_renumber(tn__page_table *t) {
     for (int32_t i = 0; i < t->n_pages; i++) t->pages[i] = (tn__page){.writer = -1};
     t->used = 0;
-    for (int32_t seq = 0; seq < tn__page_lists(t); seq++) {
-        tn__sequence_runs *s = &t->sequences[seq];
+    for (int32_t list = 0; list < tn__page_lists(t); list++) {
+        tn__sequence_runs *s = &t->sequences[list];
+        tn_page_run *runs = tn__page_entries(t, list) + 1;
         int32_t n = 0;
+        s->moves = false;
         if (!s->n) continue;
-        (void)list_numbered(t, seq, &n);
-        memcpy(tn__page_entries(t, seq) + 1, list_in_progress(t), (size_t)n * sizeof(tn_page_run));
-        touch_entries(t, seq, 1, 1 + n);
-        set_run_count(t, seq, n);
-        s->tail = tn__page_entries(t, seq)[n].count;
-        for (int32_t i = 0; i < n; i++) name_page(t, tn__page_entries(t, seq)[1 + i]);
+        (void)list_numbered(t, list, &n);
+        for (int32_t i = 0; i < n; i++) name_page(t, list_in_progress(t)[i]);
+        if (n == s->n && memcmp(runs, list_in_progress(t), (size_t)n * sizeof *runs) == 0) continue;
+        memcpy(runs, list_in_progress(t), (size_t)n * sizeof *runs);
+        s->moves = true;
+        touch_entries(t, list, 1, 1 + n);
+        set_run_count(t, list, n);
+        s->tail = runs[n - 1].count;
     }
     t->n_free = 0;
     for (int32_t i = t->n_pages - 1; i >= 0; i--)

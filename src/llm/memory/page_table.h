@@ -17,12 +17,14 @@ typedef struct tn__page {
     int32_t refs;   /* runs that refer to the page; 0: free */
     int32_t used;   /* cells written */
     int32_t writer; /* the sequence whose last run is open here, -1 for none */
+    bool is_target; /* used by tn__pages_order */
 } tn__page;
 
 typedef struct tn__sequence_runs {
     int32_t n;
     int32_t tail; /* cells of the last run; its table entry has a larger count while the run is open */
     bool open;    /* the last run's entry covers the rest of its page */
+    bool moves;   /* the last renumbering has changed its cells */
     int32_t dirty_first, dirty_end; /* entries not yet sent to the devices; entry 0 is the header */
     /* Used while cells are allocated for a batch. */
     int32_t next_position, room, runs;
@@ -40,10 +42,11 @@ typedef struct tn__page_table {
     int32_t max_runs;
     tn__page *pages;
     int32_t *free_pages, n_free;
-    int32_t *numbers;  /* per cell, for tn__pages_number */
+    int32_t *numbers;  /* per cell: of tn__pages_number, or where its content moves to */
     tn_page_run *runs; /* [lists][1 + max_runs]: the tables as devices see them */
     tn__sequence_runs *sequences;
     int32_t used, peak; /* cells */
+    bool fragmented;    /* tn__pages_take has just failed for a sequence's number of runs, not for cells */
     int32_t removed;    /* cells that sequences have lost since pages were last examined for compaction */
     uint32_t changes;   /* of the tables so far */
     uint32_t batch;
@@ -112,17 +115,29 @@ void tn__pages_give_back(tn__page_table *table, int32_t page);
 bool tn__pages_extent(const tn__page_table *table, int32_t seq, int32_t *first, int32_t *last);
 /* Pages that become free when the sequences begin … end - 1 are removed. */
 int32_t tn__pages_freed_by(tn__page_table *table, int32_t begin, int32_t end);
-/* Compacts the runs of a sequence's private pages into as few pages as possible. Lists the cells to move: contents
- * move from from[i] to to[i] in this order, at most `room` of them. Returns their number; 0: nothing to compact. */
-int32_t tn__pages_gather(tn__page_table *table, int32_t seq, int32_t room, int32_t *from, int32_t *to);
 /* Numbers the cells that the sequences begin … end - 1 see, in order: table->numbers, -1 for the others. Returns how
  * many. */
 int32_t tn__pages_number(tn__page_table *table, int32_t begin, int32_t end);
-/* Whether every sequence has enough entries for its runs after tn__pages_compact. The cells of all sequences are
- * numbered. */
-bool tn__pages_can_compact(tn__page_table *table);
-/* After the contents of every numbered cell were moved to the cell of that number. */
-void tn__pages_compact(tn__page_table *table);
+
+/* Moving the contents of cells: tn__pages_order or tn__pages_pack numbers every cell that a list sees by the cell
+ * that its content moves to, tn__pages_renumber changes the lists, and tn__pages_move lists the moves. The first two
+ * return false, and nothing may be moved, if a list had too many runs then. All runs are closed. */
+
+/* Every list fills its private pages in its own order, one after the other; the pages at the end become free. */
+bool tn__pages_order(tn__page_table *table);
+/* All cells move to the front, list by list: unwritten cells follow the last one. */
+bool tn__pages_pack(tn__page_table *table);
+/* Whether packing frees cells that no list sees, or shortens a list with many more runs than its cells need. */
+bool tn__pages_need_packing(tn__page_table *table);
+/* Whether every list has enough entries for its runs when its cells have their numbers. */
+bool tn__pages_can_renumber(const tn__page_table *table);
+void tn__pages_renumber(tn__page_table *table);
+void tn__pages_close_runs(tn__page_table *table);
+/* Whether only this sequence sees cells of the run's page. */
+bool tn__page_is_private(const tn__page_table *table, int32_t seq, int32_t run);
+/* The next moves, at most `room` (2 or more): all cells are read before any is written. *at is 0 at first. Returns
+ * their number; 0: nothing is left to move. */
+int32_t tn__pages_move(tn__page_table *table, int32_t *at, int32_t room, int32_t *from, int32_t *to);
 /* Returns TN_E_FULL with a message that has the numbers of cells. */
 tn_status tn__pages_fail_full(const tn__page_table *table, int32_t n);
 

@@ -234,7 +234,11 @@ static void random_tree(const char *arch, size_t cache_ram, int steps) {
         }
     }
     const tn_prefix_usage usage = tn_session_prefix_usage(c.warm);
-    if (usage.taken * 4 < usage.asked) fail_msg("%s: only %d of %d taken", arch, (int)usage.taken, (int)usage.asked);
+    /* Six checkpoints on the device find 18 to 34% of the tokens, depending on the seed; with host memory behind
+     * them, or where no states are needed, 51 to 64% are found. */
+    const bool few = !cache_ram && (strcmp(arch, "mamba2") == 0 || strcmp(arch, "jamba") == 0);
+    const uint64_t least = few ? usage.asked / 6 : usage.asked * 9 / 20;
+    if (usage.taken < least) fail_msg("%s: only %d of %d taken", arch, (int)usage.taken, (int)usage.asked);
     /* Nothing is left behind. */
     assert_ok(tn_session_seq_remove(c.warm, -1, 0, -1));
     tn_session_prefix_clear(c.warm);

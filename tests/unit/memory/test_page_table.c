@@ -238,25 +238,34 @@ static void change_some_positions(page_model *m) {
     }
 }
 
-static void gather_some(page_model *m) {
-    int32_t from[MOVE_CELLS], to[MOVE_CELLS], n, rounds = 0;
-    const int32_t seq = below(m, m->table.n_seqs), before = m->table.n_free;
-    while ((n = tn__pages_gather(&m->table, seq, MOVE_CELLS, from, to)) > 0) {
+/* Moves the contents to the cells that t->numbers says. */
+static void move_all(page_model *m) {
+    tn__page_table *t = &m->table;
+    int32_t from[MOVE_CELLS], to[MOVE_CELLS], at = 0, total = 0;
+    const int32_t room = 2 + below(m, MOVE_CELLS - 1);
+    tn__pages_renumber(t);
+    for (int32_t n; (n = tn__pages_move(t, &at, room, from, to)) > 0; total += n) {
+        assert_in_range(n, 1, room);
         move_contents(m, n, from, to);
-        assert_true(rounds++ < MAX_CELLS);
+        assert_true(total <= 2 * MAX_CELLS);
     }
+}
+
+static void order_all(page_model *m) {
+    const int32_t before = m->table.n_free;
+    if (!tn__pages_order(&m->table)) return;
+    move_all(m);
     assert_true(m->table.n_free >= before);
 }
 
-static void compact_all(page_model *m) {
+static void pack_all(page_model *m) {
     tn__page_table *t = &m->table;
     const int32_t live = tn__pages_number(t, 0, t->n_lists);
-    if (!tn__pages_can_compact(t)) return;
-    for (int32_t i = 0; i < tn__page_table_cells(t); i++)
-        if (t->numbers[i] >= 0) m->cells[t->numbers[i]] = m->cells[i];
-    tn__pages_compact(t);
+    if (!tn__pages_pack(t)) return;
+    move_all(m);
     assert_int_equal(t->used, live);
     assert_int_equal(t->n_free, t->n_pages - (live + t->page - 1) / t->page);
+    assert_false(tn__pages_need_packing(t) && t->n_lists == 1);
 }
 
 static void operate(page_model *m) {
@@ -270,9 +279,9 @@ static void operate(page_model *m) {
     else if (what < 37)
         change_some_positions(m);
     else if (what < 39)
-        gather_some(m);
+        order_all(m);
     else
-        compact_all(m);
+        pack_all(m);
 }
 
 static void tables_agree_with_a_plain_model(void **state) {
@@ -352,20 +361,31 @@ static void take_positions(tn__page_table *t, int32_t seq, int32_t first, int32_
     }
 }
 
-/* Runs with gaps fill as few pages as their cells need after gathering. */
-static void gathered_pages_are_full(void **state) {
+/* As tn_session_defragment does; the contents do not matter. */
+static void defragment(tn__page_table *t) {
+    int32_t from[MOVE_CELLS], to[MOVE_CELLS];
+    for (int pack = 0; pack < 2; pack++) {
+        if (pack ? !tn__pages_need_packing(t) || !tn__pages_pack(t) : !tn__pages_order(t)) continue;
+        tn__pages_renumber(t);
+        for (int32_t at = 0; tn__pages_move(t, &at, MOVE_CELLS, from, to) > 0;) {}
+    }
+}
+
+/* Runs with gaps fill as few pages as their cells need once they are ordered, and are as few as the pages. */
+static void ordered_pages_are_full(void **state) {
     (void)state;
     tn__page_table t;
-    int32_t from[MOVE_CELLS], to[MOVE_CELLS];
+    int32_t from[MOVE_CELLS], to[MOVE_CELLS], at = 0;
     assert_ok(tn__page_table_size(&t, 256, 16, 0, 8, 2, 0, 0, true));
     assert_ok(tn__page_table_allocate(&t));
     take_positions(&t, 0, 0, 128, 1);
     for (int32_t i = 0; i < 8; i++) assert_ok(tn__pages_remove(&t, 0, 16 * i + 3, 16 * i + 13));
     assert_int_equal(t.n_pages - t.n_free, 8);
-    while (tn__pages_gather(&t, 0, MOVE_CELLS, from, to) > 0) {}
+    defragment(&t);
     assert_int_equal(t.used, 48);
     assert_int_equal(t.n_pages - t.n_free, 3);
-    assert_int_equal(tn__pages_gather(&t, 0, MOVE_CELLS, from, to), 0);
+    assert_true(tn__pages_order(&t));
+    assert_int_equal(tn__pages_move(&t, &at, MOVE_CELLS, from, to), 0);
     assert_int_equal(tn__pages_freed_by(&t, 0, 1), 3);
     tn__page_table_free(&t);
 }
@@ -421,15 +441,72 @@ static void too_many_runs_are_refused(void **state) {
     tn__page_table_free(&t);
 }
 
+/* Sequences grow side by side until the pool is full; the youngest then makes room, and begins again, with a prefix
+ * of another, when there is room. What a pool of cells has room for is never refused. */
+static void a_token_is_refused_only_if_all_cells_are_used(void **state) {
+    (void)state;
+    const int rounds = getenv("TENON_LONG") ? 3000 : 50;
+    for (int round = 0; round < rounds; round++) {
+        rng r = {(uint64_t)round + 11};
+        tn__page_table t;
+        const int32_t n_seqs = 2 + (int32_t)rng_below(&r, 8), cells = 256 + (int32_t)rng_below(&r, 2048);
+        int32_t next[40] = {0};
+        bool stalled[40] = {0};
+        const int32_t pages[] = {8, 16, 32, 64};
+        assert_ok(tn__page_table_size(&t, cells, pages[rng_below(&r, 4)], 0, 8, n_seqs, 0, 0, true));
+        assert_ok(tn__page_table_allocate(&t));
+        for (int step = 0; step < 4000; step++) {
+            int32_t n = 0, seqs[40], positions[40], rows[40], left = 0;
+            for (int32_t seq = 0; seq < n_seqs; seq++) {
+                if (stalled[seq]) continue;
+                left++;
+                if (rng_below(&r, 8)) {
+                    positions[n] = next[seq];
+                    seqs[n++] = seq;
+                }
+            }
+            tn_status status = n ? tn__pages_take(&t, n, positions, seqs, rows) : TN_OK;
+            if (status == TN_E_FULL) {
+                defragment(&t);
+                status = tn__pages_take(&t, n, positions, seqs, rows);
+            }
+            if (status == TN_OK) {
+                for (int32_t i = 0; i < n; i++) next[seqs[i]]++;
+            } else {
+                assert_true(t.used + n > t.limit);
+                int32_t ends = n_seqs - 1;
+                while (stalled[ends]) ends--;
+                if (left == 1) stalled[ends] = true;
+                assert_ok(tn__pages_remove(&t, ends, 0, -1));
+                next[ends] = 0;
+                stalled[ends] = left > 1;
+            }
+            const int32_t seq = (int32_t)rng_below(&r, (uint64_t)n_seqs),
+                          other = (int32_t)rng_below(&r, (uint64_t)n_seqs);
+            if (rng_below(&r, 100) == 0 && left > 1 && !stalled[seq]) {
+                assert_ok(tn__pages_remove(&t, seq, 0, -1));
+                stalled[seq] = true;
+                next[seq] = 0;
+            } else if (stalled[seq] && seq != other && t.used < t.limit * 7 / 8 && rng_below(&r, 20) == 0) {
+                next[seq] = (int32_t)rng_below(&r, (uint64_t)next[other] + 1);
+                if (tn__pages_copy(&t, other, seq, 0, next[seq]) != TN_OK) next[seq] = 0;
+                stalled[seq] = false;
+            }
+        }
+        tn__page_table_free(&t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_agree_with_a_plain_model),
         cmocka_unit_test(every_token_of_the_pool_fits),
         cmocka_unit_test(only_new_pages_are_sent),
-        cmocka_unit_test(gathered_pages_are_full),
+        cmocka_unit_test(ordered_pages_are_full),
         cmocka_unit_test(pages_behind_a_window_are_given_back),
         cmocka_unit_test(cells_are_shared_not_pages),
         cmocka_unit_test(too_many_runs_are_refused),
+        cmocka_unit_test(a_token_is_refused_only_if_all_cells_are_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
