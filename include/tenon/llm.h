@@ -59,35 +59,14 @@ typedef struct tn_model_params {
     tn_net *net;
     int rank, n_ranks;               /* without `net`: plan this rank's part, which cannot run */
     float shares[TN_NET_RANKS_MOST]; /* of the model, by rank; all 0: equal ones */
-    bool by_layers;  /* ranks have whole layers, one after the other, instead of a part of every matrix */
+    bool by_layers;  /* ranks have whole layers, one after the other, instead of a slice of every matrix */
     int stage_ranks; /* with by_layers: this many consecutive ranks, those of a machine, have the same layers and
                       * divide them by rows; 0: 1 */
-    /* Rank 0 reads the file; the others receive the metadata when they open the model and their parts of the weights
+    /* Rank 0 reads the file; the others receive the metadata when they open the model and their slices of the weights
      * when the first session loads them, and need no file: `path` is then a name for messages. The same on all
      * ranks. */
     bool share_weights;
 } tn_model_params;
-
-/* What a rank computes with. Ranks exchange it before they divide a model. */
-typedef struct tn_rank_means {
-    double read, multiply; /* peaks: bytes per second from memory, operations per second with many rows; 0: unknown */
-    uint64_t memory;       /* free bytes of the device */
-    uint64_t device;       /* identifies it: ranks with the same one divide its memory */
-    uint64_t model_bytes;  /* of all weights, on ranks that have the file */
-    uint64_t machine;      /* the same on ranks of one machine: its name, or TENON_MACHINE */
-} tn_rank_means;
-/* Fills `means` for a rank that computes on this device: its declared peaks (speed.h) and its free memory.
- * n_threads: CPU only. */
-TN_API tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *means) TN_MUST_CHECK;
-/* A collective: fills all[0 … n_ranks-1] with what the ranks pass as `own`. */
-TN_API tn_status tn_ranks_exchange(tn_net *net, const tn_rank_means *own, tn_rank_means *all) TN_MUST_CHECK;
-/* The number of ranks per machine; 0 if machines have different numbers, or ranks of a machine are not consecutive.
- */
-TN_API int tn_ranks_per_machine(const tn_rank_means *all, int n);
-/* The shares of `n` ranks for tn_model_params.shares: by the rate of memory for parts of every matrix, by that of
- * matmuls for whole layers; no more than a rank's memory holds. All 0 where ranks are alike. `n`: 1 to
- * TN_NET_RANKS_MOST. */
-TN_API void tn_ranks_shares(const tn_rank_means *all, int n, bool by_layers, float *shares);
 
 /* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. With
  * a transport all ranks open the model at the same time. */
@@ -352,6 +331,10 @@ TN_API tn_status tn_session_plan_splits(const tn_session_plan *plan, bool prefil
  * device's. tn_plan_export makes text, JSON, CSV or a picture of it. It lasts as long as the session plan. */
 TN_API tn_status tn_session_plan_graph(const tn_session_plan *plan, bool prefill, size_t device,
                                        const tn_plan **graph_plan, size_t *memory) TN_MUST_CHECK;
+
+/* The most tokens of a micro-batch of a prompt of n_tokens: n_ubatch, or fewer where ranks have whole layers, so that
+ * they wait less for each other. */
+TN_API int32_t tn_session_plan_micro_batch(const tn_session_plan *plan, int32_t n_tokens);
 
 /* Predicted speed, from the graphs and the peaks of the devices (speed.h). */
 typedef struct tn_session_speed_params {

@@ -173,7 +173,7 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
 
 /* The end of the micro-batch that begins here. An encoder's sequences are not cut. */
 static tn_status micro_batch_end(const tn_session *s, int32_t begin, int32_t n_tokens, int32_t *end) {
-    const int32_t *seqs = s->staging.seqs, limit = s->plan->params.n_ubatch;
+    const int32_t *seqs = s->staging.seqs, limit = tn_session_plan_micro_batch(s->plan, n_tokens);
     *end = TN__MIN(begin + limit, n_tokens);
     if (s->plan->model->h.causal || *end == n_tokens) return TN_OK;
     while (*end > begin && seqs[*end - 1] == seqs[*end]) --*end;

@@ -40,7 +40,7 @@ static bool can_map(const tn__load *l, const tn__weight *w) {
 /* For a file that was opened without its data; a session would map it. */
 static bool would_map(const tn_model *m, const tn__weight *w, tn_buffer_type *type) {
     return !tn_gguf_has_data(w->file) && !m->share.receives && reads_the_map(type, NULL) &&
-           tn__slice_start(w->info, &w->slice, w->tensor) != SIZE_MAX;
+           tn__slice_start(w->info, &w->slice) != SIZE_MAX;
 }
 
 size_t tn__load_size(const tn_model *m, const tn__load *l, const tn__weight *w) {
@@ -128,7 +128,7 @@ typedef struct weight_source {
  * instead of a signal. */
 static tn_status read_weight_part(tn_model *m, const tn__weight *w, size_t offset, void *to, size_t size) {
     if (m->share.receives) return tn__share_read(m, w, offset, to, size);
-    return tn__slice_read(w->file, w->info, &w->slice, w->tensor, offset, to, size);
+    return tn__slice_read(w->file, w->info, &w->slice, offset, to, size);
 }
 static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     const weight_source *source = user;

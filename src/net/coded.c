@@ -1,5 +1,5 @@
-/* Messages of numbers in a smaller type than f32. Every rank adds the encoded parts of all ranks, including its own,
- * in the order of ranks, so that all have the same bits. */
+/* Messages of numbers in a smaller type than f32. Every rank adds the encoded addends of all ranks, including its
+ * own, in the order of ranks, so that all have the same bits. */
 #include "net/transports.h"
 
 #include "base/checked.h"

@@ -9,7 +9,7 @@ typedef struct delay_net {
     double rate;
 } delay_net;
 
-/* Sleeps are coarse, so the last part of the time is polled. */
+/* Sleeps are coarse, so the last 80 µs is polled. */
 static void hold(const tn_net *net, int exchanges, size_t size) {
     const delay_net *d = net->impl;
     enum { POLLED_NS = 80 * 1000 };
@@ -32,10 +32,10 @@ static tn_status delay_all_reduce(tn_net *net, const float *in, float *out, size
     hold(net, rounds(net), n * sizeof *in);
     return TN_OK;
 }
-static tn_status delay_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+static tn_status delay_all_gather(tn_net *net, const void *own, const size_t *sizes, void *out) {
     size_t others = 0;
     for (int r = 0; r < net->size; r++) others += r == net->rank ? 0 : sizes[r];
-    TN_TRY(net->inner->ops->all_gather(net->inner, part, sizes, out));
+    TN_TRY(net->inner->ops->all_gather(net->inner, own, sizes, out));
     hold(net, net->size > 1, others);
     return TN_OK;
 }

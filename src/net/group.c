@@ -14,7 +14,7 @@ typedef struct net_group {
     tn_net *parent;
     int first;
     size_t piece; /* bytes exchanged at once */
-    char *parts;  /* a piece of every rank */
+    char *pieces; /* one of every rank */
 } net_group;
 
 /* Sends this rank's piece to all others and receives theirs: in step s to the s-th rank after it, from the s-th
@@ -33,7 +33,7 @@ static tn_status group_all_reduce(tn_net *net, const float *in, float *out, size
     const net_group *g = net->impl;
     size_t sizes[TN_NET_RANKS_MOST];
     char *to[TN_NET_RANKS_MOST];
-    for (int r = 0; r < net->size; r++) to[r] = g->parts + (size_t)r * g->piece;
+    for (int r = 0; r < net->size; r++) to[r] = g->pieces + (size_t)r * g->piece;
     for (size_t begin = 0; begin < n; begin += g->piece / sizeof *in) {
         const size_t count = TN__MIN(n - begin, g->piece / sizeof *in);
         for (int r = 0; r < net->size; r++) sizes[r] = count * sizeof *in;
@@ -41,14 +41,14 @@ static tn_status group_all_reduce(tn_net *net, const float *in, float *out, size
         TN_TRY(exchange_pieces(net, to[net->rank], sizes, to));
         memcpy(out + begin, to[0], sizes[0]);
         for (int r = 1; r < net->size; r++) { /* in the order of ranks: all get the same bits */
-            const float *part = (const float *)(const void *)to[r];
-            for (size_t i = 0; i < count; i++) out[begin + i] += part[i];
+            const float *addend = (const float *)(const void *)to[r];
+            for (size_t i = 0; i < count; i++) out[begin + i] += addend[i];
         }
     }
     return TN_OK;
 }
 
-static tn_status group_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+static tn_status group_all_gather(tn_net *net, const void *own, const size_t *sizes, void *out) {
     const net_group *g = net->impl;
     size_t longest = 0, starts[TN_NET_RANKS_MOST], at = 0, counts[TN_NET_RANKS_MOST];
     char *to[TN_NET_RANKS_MOST];
@@ -61,9 +61,9 @@ static tn_status group_all_gather(tn_net *net, const void *part, const size_t *s
             counts[r] = sizes[r] > begin ? TN__MIN(sizes[r] - begin, g->piece) : 0;
             to[r] = (char *)out + starts[r] + begin;
         }
-        TN_TRY(exchange_pieces(net, (const char *)part + begin, counts, to));
+        TN_TRY(exchange_pieces(net, (const char *)own + begin, counts, to));
     }
-    memmove((char *)out + starts[net->rank], part, sizes[net->rank]);
+    memmove((char *)out + starts[net->rank], own, sizes[net->rank]);
     return TN_OK;
 }
 
@@ -96,8 +96,18 @@ static size_t net_group_bytes(const tn_net *net) {
 }
 static void group_free(tn_net *net) {
     net_group *g = net->impl;
-    if (g) tn_free(g->parts);
+    if (g) tn_free(g->pieces);
     tn_free(g);
+}
+
+static size_t piece_bytes(const tn_net *parent) {
+    const size_t most = parent ? parent->message_bytes / sizeof(float) * sizeof(float) : GROUP_PIECE;
+    return TN__MIN(most, (size_t)GROUP_PIECE);
+}
+
+size_t tn_net_group_bytes(const tn_net *parent, int n) {
+    const tn_net like = {.size = n, .type = tn_net_get_type(parent)};
+    return n > 0 ? (size_t)n * piece_bytes(parent) + tn__coded_bytes(&like) : 0;
 }
 
 tn_status tn_net_group(tn_net *parent, int first, int n, tn_net **out) {
@@ -126,13 +136,13 @@ tn_status tn_net_group(tn_net *parent, int first, int n, tn_net **out) {
                         .timeout_ms = parent->timeout_ms,
                         .message_bytes = parent->message_bytes,
                         .impl = g};
-        const size_t piece = TN__MIN(parent->message_bytes / sizeof(float) * sizeof(float), (size_t)GROUP_PIECE);
-        *g = (net_group){.parent = parent, .first = first, .piece = piece, .parts = tn_malloc((size_t)n * piece)};
-        if (g->parts && tn__coded_begin(net, parent->type) == TN_OK) {
+        const size_t piece = piece_bytes(parent);
+        *g = (net_group){.parent = parent, .first = first, .piece = piece, .pieces = tn_malloc((size_t)n * piece)};
+        if (g->pieces && tn__coded_begin(net, parent->type) == TN_OK) {
             *out = net;
             return TN_OK;
         }
-        tn_free(g->parts);
+        tn_free(g->pieces);
     }
     tn_free(g);
     tn_free(net);

@@ -184,8 +184,8 @@ static tn_status finish(tn_net *net, tn_status status) {
 tn_status tn_net_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
     CHECKED(net, net->coded ? tn__coded_reduce(net, in, out, n) : net->ops->all_reduce(net, in, out, n));
 }
-tn_status tn_net_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
-    CHECKED(net, net->ops->all_gather(net, part, sizes, out));
+tn_status tn_net_all_gather(tn_net *net, const void *own, const size_t *sizes, void *out) {
+    CHECKED(net, net->ops->all_gather(net, own, sizes, out));
 }
 tn_status tn_net_broadcast(tn_net *net, int root, void *data, size_t size) {
     CHECKED(net, net->ops->broadcast(net, root, data, size, false));

@@ -216,13 +216,13 @@ static tn_status shm_all_reduce(tn_net *net, const float *in, float *out, size_t
         TN_TRY(begin_exchange(net, &chunk));
         memcpy(chunk, in + begin, count * sizeof *in);
         publish_chunk(net);
-        const float *sum = NULL; /* rank 0's part; parts are added in the order of ranks */
+        const float *sum = NULL; /* rank 0's addend; they are added in the order of ranks */
         for (int r = 0; r < net->size; r++) {
             if (r != net->rank) TN_TRY(wait_written(net, r, s->step, false));
-            const float *part = (const float *)(const void *)chunk_of(s->region, r, s->step);
-            if (r == 1) add_two(sum, part, out + begin, count);
-            if (r > 1) add_to(out + begin, part, count);
-            if (r == 0) sum = part;
+            const float *addend = (const float *)(const void *)chunk_of(s->region, r, s->step);
+            if (r == 1) add_two(sum, addend, out + begin, count);
+            if (r > 1) add_to(out + begin, addend, count);
+            if (r == 0) sum = addend;
         }
         if (net->size == 1) memcpy(out + begin, chunk, count * sizeof *out);
         end_exchange(net);
@@ -230,22 +230,21 @@ static tn_status shm_all_reduce(tn_net *net, const float *in, float *out, size_t
     return TN_OK;
 }
 
-static tn_status shm_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+static tn_status shm_all_gather(tn_net *net, const void *own, const size_t *sizes, void *out) {
     shm_net *s = net->impl;
     size_t longest = 0;
     for (int r = 0; r < net->size; r++) longest = TN__MAX(longest, sizes[r]);
     for (size_t begin = 0; begin < longest; begin += CHUNK) {
         char *chunk, *to = out;
         TN_TRY(begin_exchange(net, &chunk));
-        const size_t own = sizes[net->rank] > begin ? TN__MIN(sizes[net->rank] - begin, (size_t)CHUNK) : 0;
-        memcpy(chunk, (const char *)part + begin, own);
+        const size_t size = sizes[net->rank] > begin ? TN__MIN(sizes[net->rank] - begin, (size_t)CHUNK) : 0;
+        memcpy(chunk, (const char *)own + begin, size);
         publish_chunk(net);
         for (int r = 0; r < net->size; to += sizes[r++]) {
             const size_t count = sizes[r] > begin ? TN__MIN(sizes[r] - begin, (size_t)CHUNK) : 0;
             if (r != net->rank) TN_TRY(wait_written(net, r, s->step, false));
             const char *from = chunk_of(s->region, r, s->step);
-            if (count && (r != net->rank || to + begin != (const char *)part + begin))
-                memcpy(to + begin, from, count);
+            if (count && (r != net->rank || to + begin != (const char *)own + begin)) memcpy(to + begin, from, count);
         }
         end_exchange(net);
     }

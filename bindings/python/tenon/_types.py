@@ -188,7 +188,6 @@ class tn_sampler(Structure): pass
 class tn_adapter(Structure): pass
 class tn_control_vector(Structure): pass
 class tn_model_params(Structure): pass
-class tn_rank_means(Structure): pass
 class tn_model_info(Structure): pass
 class tn_placement_override(Structure): pass
 class tn_budget(Structure): pass
@@ -483,10 +482,6 @@ tn_model_params._fields_ = [
     ("no_mmap", c_bool), ("vocab_only", c_bool), ("check_weights", c_bool), ("nextn", c_bool), ("head", c_bool),
     ("target", POINTER(tn_model)), ("net", POINTER(tn_net)), ("rank", c_int), ("n_ranks", c_int), ("shares", c_float * 64),
     ("by_layers", c_bool), ("stage_ranks", c_int), ("share_weights", c_bool),
-]
-tn_rank_means._fields_ = [
-    ("read", c_double), ("multiply", c_double), ("memory", c_uint64), ("device", c_uint64), ("model_bytes", c_uint64),
-    ("machine", c_uint64),
 ]
 tn_model_info._fields_ = [
     ("architecture", c_char_p), ("name", c_char_p), ("n_params", c_int64), ("bytes", c_size_t), ("n_vocab", c_int32),

@@ -42,6 +42,8 @@ TN_API tn_status tn_net_threads(const tn_net_params *params, tn_net **nets) TN_M
  * `parent`. Free it before `parent`. TN_E_INVALID: this rank is not one of them, or a message of `parent` holds less
  * than a float. */
 TN_API tn_status tn_net_group(tn_net *parent, int first, int n, tn_net **net) TN_MUST_CHECK;
+/* Memory of a group of n ranks: of this transport's messages, or with NULL of the default ones in f32. */
+TN_API size_t tn_net_group_bytes(const tn_net *parent, int n);
 /* Makes memory for the ranks of this machine: a file descriptor that child processes inherit, for "shm:FD". */
 TN_API tn_status tn_net_shm_new(const tn_net_params *params, int *fd) TN_MUST_CHECK;
 
@@ -56,8 +58,8 @@ TN_API tn_status tn_net_status(const tn_net *net) TN_MUST_CHECK;
 /* out[i] = Σ over ranks of in[i] in the transport's type, added in the order of ranks: all ranks get the same bits.
  * in == out is allowed. */
 TN_API tn_status tn_net_all_reduce(tn_net *net, const float *in, float *out, size_t n) TN_MUST_CHECK;
-/* The parts of all ranks in their order; sizes[r] bytes are rank r's. */
-TN_API tn_status tn_net_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) TN_MUST_CHECK;
+/* The blocks of all ranks in their order; rank r's has sizes[r] bytes. */
+TN_API tn_status tn_net_all_gather(tn_net *net, const void *own, const size_t *sizes, void *out) TN_MUST_CHECK;
 TN_API tn_status tn_net_broadcast(tn_net *net, int root, void *data, size_t size) TN_MUST_CHECK;
 TN_API tn_status tn_net_barrier(tn_net *net) TN_MUST_CHECK;
 /* Broadcasts up to TN_NET_NOTE bytes from rank 0. The other ranks wait for a note without timeout, as long as

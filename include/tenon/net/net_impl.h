@@ -9,12 +9,12 @@ extern "C" {
 #endif
 
 /* Raised whenever a structure below changes. A module with another number is not loaded. */
-enum { TN_NET_INTERFACE = 3 };
+enum { TN_NET_INTERFACE = 4 };
 
 typedef struct tn_net_ops {
     void (*free)(tn_net *net);
     tn_status (*all_reduce)(tn_net *net, const float *in, float *out, size_t n);
-    tn_status (*all_gather)(tn_net *net, const void *part, const size_t *sizes, void *out);
+    tn_status (*all_gather)(tn_net *net, const void *own, const size_t *sizes, void *out);
     /* `idle`: waits for any time while the root lives. */
     tn_status (*broadcast)(tn_net *net, int root, void *data, size_t size, bool idle);
     tn_status (*send)(tn_net *net, int to, const void *data, size_t size);
@@ -34,7 +34,7 @@ struct tn_net {
     char *coded;          /* its buffer; NULL: f32 */
     size_t message_bytes; /* largest message that is sent without waiting; four fit per pair of ranks */
     tn_status status;     /* the first failure */
-    char error[512];
+    char error[2048];
 };
 
 /* The entry point of a loadable transport, libtenon_net-NAME.so. `open` fills `net`, which the library has cleared

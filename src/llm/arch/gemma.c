@@ -73,7 +73,7 @@ static tn_tensor *build_gemma4_attention(tn__builder *b, int32_t il, tn_tensor *
     tn_tensor *z = tn__build_attend(b, il, &y, &p);
     if (!z) return NULL;
     z = tn__build_linear(b, l->wo, l->so, NULL, tn_reshape(a, z, z->ne[0] * z->ne[1], z->ne[2]), "attn_out");
-    return tn__sum_ranks(b, tn__layer_part(b, il)->mixer, z, "attn_out");
+    return tn__sum_ranks(b, tn__division_of(b, il)->mixer, z, "attn_out");
 }
 
 static tn_tensor *normed(const tn__builder *b, tn_tensor *x, tn_tensor *weight, const char *what) {
@@ -147,7 +147,7 @@ static tn_tensor *build_gemma3n_attention(tn__builder *b, int32_t il, tn_tensor 
     tn_tensor *z = y.q ? tn__build_attend(b, il, &y, &p) : NULL;
     if (!z) return NULL;
     z = tn__build_linear(b, l->wo, l->so, NULL, tn_reshape(a, z, z->ne[0] * z->ne[1], z->ne[2]), "attn_out");
-    return tn__sum_ranks(b, tn__layer_part(b, il)->mixer, z, "attn_out");
+    return tn__sum_ranks(b, tn__division_of(b, il)->mixer, z, "attn_out");
 }
 
 static tn_tensor *build_sparse_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
@@ -162,7 +162,7 @@ static tn_tensor *build_sparse_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
             tn_relu(a, tn_sub(a, around, tn_scale(a, tn_sqrt(a, variance), b->h->layers[il].sparse_deviations, 0)));
     }
     tn_tensor *y = tn__build_linear(b, l->ffn_down, NULL, NULL, tn_geglu(a, gate, up), "ffn_out");
-    return tn__sum_ranks(b, tn__layer_part(b, il)->dense, y, "ffn_out");
+    return tn__sum_ranks(b, tn__division_of(b, il)->dense, y, "ffn_out");
 }
 
 static tn_tensor *build_gemma3n(tn__builder *b, int32_t il, tn_tensor *x) {

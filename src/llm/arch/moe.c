@@ -217,15 +217,15 @@ static tn_tensor *build_arctic_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     x = tn__build_wanted(b, il, x, "x_wanted");
     tn_tensor *sum = tn__name_node(b, tn_add(b->a, attn, x), "attn_sum");
     tn_tensor *ffn_in = tn__name_node(b, tn__build_norm(b, sum, l->ffn_norm, NULL), "ffn_norm");
-    tn__part dense = tn__build_dense_part(b, l, ffn_in);
+    tn__part_result dense = tn__build_dense_part(b, l, ffn_in);
     tn_tensor *experts_in = tn__name_node(b, tn__build_norm(b, x, l->exps_norm, NULL), "experts_norm");
-    tn__part experts = tn__build_experts_part(b, il, experts_in);
+    tn__part_result experts = tn__build_experts_part(b, il, experts_in);
     if (dense.partial && experts.partial) {
-        dense = tn__join_parts(b, dense, experts, "ffn_out");
-        return tn_add(b->a, tn__sum_part(b, dense, "ffn_both"), sum);
+        dense = tn__add_results(b, dense, experts, "ffn_out");
+        return tn_add(b->a, tn__sum_result(b, dense, "ffn_both"), sum);
     }
-    sum = tn__name_node(b, tn_add(b->a, tn__sum_part(b, dense, "ffn_out"), sum), "ffn_sum");
-    return tn_add(b->a, tn__sum_part(b, experts, "ffn_mix"), sum);
+    sum = tn__name_node(b, tn_add(b->a, tn__sum_result(b, dense, "ffn_out"), sum), "ffn_sum");
+    return tn_add(b->a, tn__sum_result(b, experts, "ffn_mix"), sum);
 }
 
 /* ---- The list ---- */

@@ -25,8 +25,8 @@ typedef struct tn__builder {
     tn_tensor *selected;     /* positions that the last indexer selected */
     tn_tensor *router_input; /* what the MoE router of this layer reads; NULL: the input of the experts */
     tn_status status;        /* of tn__append_now */
-    /* While a part of the rows is built: their beginning, and the number of all of them; 0: all are. */
-    int64_t part_begin, part_of;
+    /* While a chunk of the rows is built: its beginning, and the number of all rows; 0: all are. */
+    int64_t chunk_begin, chunk_of;
     tn_tensor **wanted_scales; /* of adapters, for the output rows: made where they are first needed */
     char suffix[40]; /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
 } tn__builder;
@@ -117,13 +117,13 @@ tn_tensor *tn__build_activation(const tn__builder *b, const tn__layer *l, tn_ten
 tn_tensor *tn__build_gated(const tn__builder *b, tn_tensor *gate, tn_tensor *up, float limit);
 /* The result of a part of a layer. If `partial`, every rank has one addend of it, and the sum over ranks is still to
  * be taken. */
-typedef struct tn__part {
+typedef struct tn__part_result {
     tn_tensor *y;
     bool partial;
-} tn__part;
-tn__part tn__build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x);
-tn__part tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x);
-tn__part tn__build_feed_forward_part(const tn__builder *b, int32_t il, tn_tensor *x); /* dense or experts */
+} tn__part_result;
+tn__part_result tn__build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x);
+tn__part_result tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x);
+tn__part_result tn__build_feed_forward_part(const tn__builder *b, int32_t il, tn_tensor *x); /* dense or experts */
 /* The same, summed over ranks. */
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x);
 tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x);
@@ -140,21 +140,21 @@ size_t tn__ffn_most_chunks(const tn_session_plan *plan, int32_t n_tokens);
 tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x);
 /* What mixes the tokens of a layer: attention, or the layer's own mixer. */
 tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x);
-tn__part tn__build_mixer_part(tn__builder *b, int32_t il, tn_tensor *x);
+tn__part_result tn__build_mixer_part(tn__builder *b, int32_t il, tn_tensor *x);
 /* After the last layer's mixer only the output rows are computed further: those rows of x, or x. */
 tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what);
 
 /* ---- Ranks (ranks/collectives.c) ---- */
 
 /* What of the layer is divided among ranks; nothing where there is one. */
-const tn__layer_division *tn__layer_part(const tn__builder *b, int32_t il);
+const tn__layer_division *tn__division_of(const tn__builder *b, int32_t il);
 /* The sum of x over ranks; x itself where it is not divided. */
 tn_tensor *tn__sum_ranks(const tn__builder *b, bool divided, tn_tensor *x, const char *what);
-tn_tensor *tn__sum_part(const tn__builder *b, tn__part part, const char *what);
-/* The sum of two parts. It stays partial if both are: then one collective sums both. */
-tn__part tn__join_parts(const tn__builder *b, tn__part one, tn__part other, const char *what);
+tn_tensor *tn__sum_result(const tn__builder *b, tn__part_result result, const char *what);
+/* The sum of two results. It stays partial if both are: then one collective sums both. */
+tn__part_result tn__add_results(const tn__builder *b, tn__part_result one, tn__part_result other, const char *what);
 /* This rank's rows of the output matrix, and all logits from those of the ranks. */
-tn_tensor *tn__vocabulary_part(const tn__builder *b, tn_tensor *head);
+tn_tensor *tn__vocabulary_slice(const tn__builder *b, tn_tensor *head);
 tn_tensor *tn__gather_vocabulary(const tn__builder *b, tn_tensor *logits);
 /* To the next rank, and from the one before: [width, rows], after `after` (NULL: at once) (ranks/layers.c). */
 tn_tensor *tn__send_state(const tn__builder *b, tn_tensor *x, const char *what);

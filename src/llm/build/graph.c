@@ -10,14 +10,14 @@ static tn__residual residual_of(const tn__builder *b, const tn__layer *l) {
     return b->arch->residual;
 }
 
-tn__part tn__build_mixer_part(tn__builder *b, int32_t il, tn_tensor *x) {
+tn__part_result tn__build_mixer_part(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__mixer *mixer = b->h->layers[il].mixer;
     tn_tensor *y = mixer ? mixer->build(b, il, x) : tn__build_attention(b, il, x);
-    return (tn__part){y, tn__layer_part(b, il)->mixer};
+    return (tn__part_result){y, tn__division_of(b, il)->mixer};
 }
 
 tn_tensor *tn__build_mixer(tn__builder *b, int32_t il, tn_tensor *x) {
-    return tn__sum_part(b, tn__build_mixer_part(b, il, x), "attn_out");
+    return tn__sum_result(b, tn__build_mixer_part(b, il, x), "attn_out");
 }
 
 tn_tensor *tn__build_wanted(const tn__builder *b, int32_t il, tn_tensor *x, const char *what) {
@@ -41,11 +41,11 @@ tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
                              ? tn__name_node(b, tn__build_norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2")
                              : in;
     const bool feeds = tn__layer_feeds(&b->h->layers[il]);
-    tn__part mixed = tn__build_mixer_part(b, il, attn_in);
+    tn__part_result mixed = tn__build_mixer_part(b, il, attn_in);
     /* Side by side both parts are summed together: nothing needs the first one's sum. */
     const bool joins = feeds && !l->attn_post_norm &&
                        (residual == TN__RESIDUAL_PARALLEL || residual == TN__RESIDUAL_PARALLEL_NORM) && mixed.partial;
-    if (!joins) mixed = (tn__part){tn__sum_part(b, mixed, "attn_out"), false};
+    if (!joins) mixed = (tn__part_result){tn__sum_result(b, mixed, "attn_out"), false};
     tn_tensor *attn = tn__build_wanted(b, il, mixed.y, "attn_wanted");
     x = tn__build_wanted(b, il, x, "x_wanted");
     b->router_input = b->arch->router_reads_layer ? x : NULL;
@@ -60,9 +60,9 @@ tn_tensor *tn__build_layer(tn__builder *b, int32_t il, tn_tensor *x) {
     case TN__RESIDUAL_PARALLEL:
     case TN__RESIDUAL_PARALLEL_NORM: {
         if (joins) {
-            const tn__part both =
-                tn__join_parts(b, tn__build_feed_forward_part(b, il, in), (tn__part){attn, true}, "ffn_out");
-            return tn_add(a, tn__sum_part(b, both, "layer_out"), x);
+            const tn__part_result both =
+                tn__add_results(b, tn__build_feed_forward_part(b, il, in), (tn__part_result){attn, true}, "ffn_out");
+            return tn_add(a, tn__sum_result(b, both, "layer_out"), x);
         }
         tn_tensor *sum = tn__name_node(b, tn_add(a, attn, x), "attn_sum");
         return tn_add(a, tn__build_feed_forward(b, il, in), sum);
@@ -104,7 +104,7 @@ static tn_tensor *build_embedding(const tn__builder *b) {
 
 static tn_tensor *build_head(const tn__builder *b, tn_tensor *x) {
     const tn__weights *w = &b->m->w;
-    tn_tensor *head = tn__vocabulary_part(b, w->output ? w->output : w->tok_embd);
+    tn_tensor *head = tn__vocabulary_slice(b, w->output ? w->output : w->tok_embd);
     tn_tensor *y = tn__build_linear(b, head, w->output_s, w->output_b, x, "logits");
     y = tn__build_scaled(b, y, b->h->logit_scale);
     float cap = b->h->final_soft_cap;
@@ -218,7 +218,7 @@ static tn_tensor *build_result(tn__builder *b, tn_tensor *x) {
     if (kind == TN__GRAPH_LOGITS || kind == TN__GRAPH_CANDIDATES || argmax) x = build_head(b, x);
     if (kind == TN__GRAPH_HIDDEN) x = build_embedding_head(b, x);
     if (kind == TN__GRAPH_RANK) x = build_classifier(b, x);
-    if (d->by_layers) return tn_output(d->part ? x : tn__send_state(b, x, "logits_sent"));
+    if (d->by_layers) return tn_output(d->rank_in_stage ? x : tn__send_state(b, x, "logits_sent"));
     return finish_result(b, x, argmax, names[kind]);
 }
 

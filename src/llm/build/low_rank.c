@@ -9,7 +9,7 @@ static size_t scale_column(const tn__builder *b, uint32_t adapter) {
 /* The scales of an adapter for the rows of x, of which there are n: [1, n]. NULL: these are not rows of tokens. */
 static tn_tensor *build_row_scales(const tn__builder *b, uint32_t adapter, int64_t n) {
     const tn__shape shape = b->set->shape;
-    const int64_t whole = b->part_of ? b->part_of : n, begin = b->part_of ? b->part_begin : 0;
+    const int64_t whole = b->chunk_of ? b->chunk_of : n, begin = b->chunk_of ? b->chunk_begin : 0;
     tn_tensor *all = tn__builder_input(b, TN__INPUT_ADAPTER_SCALES), *rows;
     const size_t column = scale_column(b, adapter);
     if (!all || (whole != shape.n_tokens && whole != shape.n_outputs)) return NULL;

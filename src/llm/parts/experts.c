@@ -79,8 +79,8 @@ static tn_tensor *build_chunk_experts(const tn__builder *b, const tn__layer *l, 
     return tn__name_node(b, tn_add(a, x, tn__build_scaled(b, y, h->expert_group_scale)), "ffn_chunks");
 }
 
-tn__part tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x) {
-    const tn__part none = {NULL, false};
+tn__part_result tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x) {
+    const tn__part_result none = {NULL, false};
     const tn__hparams *h = b->h;
     const tn__layer *l = &b->m->w.layers[il];
     tn_arena *a = b->a;
@@ -99,7 +99,7 @@ tn__part tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x) 
         row = tn__name_node(b, row, "experts_in");
         weights = tn_scale(a, weights, 0, 1);
     }
-    const tn__layer_division *division = tn__layer_part(b, il);
+    const tn__layer_division *division = tn__division_of(b, il);
     /* What follows the sum needs all of it. */
     const bool sum_now = l->up_chexps || l->latent_norm || l->latent_up || (l->up_shexp && !division->shared);
     tn_tensor *ids = tn__own_experts(b, il, c.ids);
@@ -111,9 +111,9 @@ tn__part tn__build_experts_part(const tn__builder *b, int32_t il, tn_tensor *x) 
     if (l->latent_norm) y = tn__name_node(b, tn__build_norm(b, y, l->latent_norm, NULL), "experts_norm");
     if (l->latent_up) y = tn__build_linear(b, l->latent_up, NULL, NULL, y, "experts_up");
     if (l->up_shexp) y = tn__name_node(b, tn_add(a, y, build_shared_expert(b, il, x)), "ffn_out");
-    return (tn__part){y, division->experts && !sum_now};
+    return (tn__part_result){y, division->experts && !sum_now};
 }
 
 tn_tensor *tn__build_experts(const tn__builder *b, int32_t il, tn_tensor *x) {
-    return tn__sum_part(b, tn__build_experts_part(b, il, x), "ffn_out");
+    return tn__sum_result(b, tn__build_experts_part(b, il, x), "ffn_out");
 }

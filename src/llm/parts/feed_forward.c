@@ -36,35 +36,36 @@ static tn_tensor *build_dense_matrices(const tn__builder *b, const tn__layer *l,
     return tn__build_ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y, "ffn_out");
 }
 
-tn__part tn__build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
-    const bool divided = tn__layer_part(b, (int32_t)(l - b->m->w.layers))->dense;
-    return (tn__part){build_dense_matrices(b, l, x), divided};
+tn__part_result tn__build_dense_part(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
+    const bool divided = tn__division_of(b, (int32_t)(l - b->m->w.layers))->dense;
+    return (tn__part_result){build_dense_matrices(b, l, x), divided};
 }
 
 tn_tensor *tn__build_dense_ffn(const tn__builder *b, const tn__layer *l, tn_tensor *x) {
-    return tn__sum_part(b, tn__build_dense_part(b, l, x), "ffn_out");
+    return tn__sum_result(b, tn__build_dense_part(b, l, x), "ffn_out");
 }
 
-tn__part tn__build_feed_forward_part(const tn__builder *b, int32_t il, tn_tensor *x) {
+tn__part_result tn__build_feed_forward_part(const tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
-    tn__part part = l->router ? tn__build_experts_part(b, il, x) : tn__build_dense_part(b, l, x);
+    tn__part_result result = l->router ? tn__build_experts_part(b, il, x) : tn__build_dense_part(b, l, x);
     const bool beside = l->router && l->ffn_up && tn__arch_has(b->arch, TN_ARCH_DENSE_TOO);
     if (beside) {
-        part = tn__join_parts(b, part, tn__build_dense_part(b, l, x), "ffn_out");
-        tn__name_node(b, part.y, "ffn_both");
+        result = tn__add_results(b, result, tn__build_dense_part(b, l, x), "ffn_out");
+        tn__name_node(b, result.y, "ffn_both");
     }
     const bool biased = l->router && l->ffn_down_b && !beside; /* of the sum of all experts */
-    if (biased || l->ffn_post_norm) part = (tn__part){tn__sum_part(b, part, "ffn_out"), false};
-    tn_tensor *y = part.y;
+    if (biased || l->ffn_post_norm) result = (tn__part_result){tn__sum_result(b, result, "ffn_out"), false};
+    tn_tensor *y = result.y;
     if (biased) y = tn__name_node(b, tn_add(b->a, y, l->ffn_down_b), "ffn_biased");
     if (beside || (l->router && l->up_shexp))
         y = tn__name_node(b, tn__build_scaled(b, y, b->h->experts_sum_scale), "ffn_sum_scaled");
     if (l->ffn_post_norm) y = tn__name_node(b, tn__build_post_norm(b, y, l->ffn_post_norm), "ffn_post_norm");
-    return (tn__part){tn__name_node(b, tn__build_scaled(b, y, b->h->residual_scale), "ffn_scaled"), part.partial};
+    return (tn__part_result){tn__name_node(b, tn__build_scaled(b, y, b->h->residual_scale), "ffn_scaled"),
+                             result.partial};
 }
 
 tn_tensor *tn__build_feed_forward(const tn__builder *b, int32_t il, tn_tensor *x) {
-    return tn__sum_part(b, tn__build_feed_forward_part(b, il, x), "ffn_out");
+    return tn__sum_result(b, tn__build_feed_forward_part(b, il, x), "ffn_out");
 }
 
 /* Bounds the size of the graph for micro-batches of any size. */
@@ -88,8 +89,8 @@ static int64_t ffn_chunk(const tn__builder *b, int32_t il, tn_tensor *x) {
     tn_device *device = tn__plan_device(b->plan, (size_t)b->plan->placement.device_of_layer[il + 1]);
     bool host = tn_device_get_kind(device) == TN_DEVICE_CPU;
     /* Every chunk of a part that ranks divide needs a sum, and a rank's intermediates are narrower. */
-    const tn__layer_division *part = tn__layer_part(b, il);
-    const bool small = host && !part->dense && !part->experts && !copies_weights(b, &b->m->w.layers[il], x);
+    const tn__layer_division *division = tn__division_of(b, il);
+    const bool small = host && !division->dense && !division->experts && !copies_weights(b, &b->m->w.layers[il], x);
     int64_t chunk = small ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
     int64_t least = (rows + FFN_MOST_CHUNKS - 1) / FFN_MOST_CHUNKS;
     return TN__MAX(least, TN__MIN(most, chunk));
@@ -113,10 +114,10 @@ tn_tensor *tn__build_serial_ffn(tn__builder *b, int32_t il, tn_tensor *x) {
         if (router_input && rows > chunk) b->router_input = view_rows(b, router_input, begin, n);
         if (l->ffn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
             part = tn__name_node(b, tn__build_norm(b, part, l->ffn_norm, l->ffn_norm_b), "ffn_norm");
-        b->part_of = rows;
-        b->part_begin = begin;
+        b->chunk_of = rows;
+        b->chunk_begin = begin;
         tn_tensor *y = tn__build_feed_forward(b, il, part);
-        b->part_of = b->part_begin = 0;
+        b->chunk_of = b->chunk_begin = 0;
         if (rows <= chunk) return tn_add(b->a, x, y);
         if (!y) return NULL;
         x = tn_acc(b->a, x, y, x->nb[1], x->nb[2], x->nb[3], offset);

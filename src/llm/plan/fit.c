@@ -162,9 +162,10 @@ tn_status tn_session_memory(const tn_session *s, tn_fit *fit) {
     status = tn__kv_host_bytes(&p->kv, &metadata);
     if (status == TN_OK) status = tn__prefixes_bytes(p, &prefixes);
     if (status == TN_OK) status = tn__tiers_bytes(p, &tier, &tiers);
-    fit->devices[fit->n_devices - 1].staging = s->staging.bytes + s->results.bytes + s->embeddings.bytes + metadata +
-                                               prefixes + tiers + tn__plan_upload_bytes(p) + tn__notes_bytes(p) +
-                                               (p->loads ? tn__share_bytes(p->model) : 0);
+    fit->devices[fit->n_devices - 1].staging =
+        s->staging.bytes + s->results.bytes + s->embeddings.bytes + metadata + prefixes + tiers +
+        tn__plan_upload_bytes(p) + tn__notes_bytes(p) +
+        (p->loads ? tn__share_bytes(p->model) + tn__division_bytes(&p->model->division) : 0);
     fit->devices[fit->n_devices - 1].tier = s->tiers.host.bytes;
     return status;
 }

@@ -380,7 +380,7 @@ static tn_status plan_host(tn_session_plan *p) {
                             tiers,
                             tn__staging_bytes(&p->params, p->pipelined, tn__states_width(&p->model->h)),
                             tn__notes_bytes(p),
-                            p->loads ? tn__share_bytes(p->model) : 0,
+                            p->loads ? tn__share_bytes(p->model) + tn__division_bytes(&p->model->division) : 0,
                             tn__plan_upload_bytes(p)};
     for (size_t i = 0; i < TN__COUNT(parts); i++)
         if (!tn__add_size(*staging, parts[i], staging)) return tn_fail(TN_E_OVERFLOW, "the session's size overflows");

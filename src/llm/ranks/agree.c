@@ -9,6 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A refusal lists this much of what does not fit: a message of the library has at most 2,048 bytes. */
+enum { LISTED_DEVICES = 4, LISTED_RANKS = 6, REASON = 160, MESSAGE = 2048 };
+
 /* Memory of one device of a rank. Ranks with devices of the same hash use it together. */
 typedef struct device_facts {
     uint64_t device; /* 0: none */
@@ -19,12 +22,13 @@ enum { FACTS_DEVICES = 17 }; /* tn_session_params.devices and the CPU */
 typedef struct rank_facts {
     uint64_t model, session;
     char machine[40];
-    uint64_t fits; /* by its own plan */
+    uint64_t fits;       /* by its own plan */
+    char reason[REASON]; /* of a rank that does not: its plan's message */
     device_facts devices[FACTS_DEVICES];
 } rank_facts;
 
 tn_status tn__ranks_break(tn_net *net, tn_status status) {
-    char text[2048];
+    char text[MESSAGE];
     snprintf(text, sizeof text, "%s", tn_error());
     tn_net_abort(net, status, text);
     return tn_fail(status, "%s", text);
@@ -104,49 +108,71 @@ static const device_facts *same_device(const rank_facts *rank, uint64_t device) 
     return NULL;
 }
 
-/* Whether the ranks on the device with this hash need more than it has; if so, adds them to the message. */
-static bool append_too_big(const rank_facts *all, int n_ranks, uint64_t device) {
-    uint64_t needed = 0, available = UINT64_MAX;
-    int first = n_ranks, users = 0;
+/* The ranks on the device with this hash. */
+typedef struct device_use {
+    uint64_t needed, available;
+    int first, users;
+} device_use;
+
+static device_use use_of(const rank_facts *all, int n_ranks, uint64_t device) {
+    device_use u = {.available = UINT64_MAX, .first = n_ranks};
     for (int r = n_ranks - 1; r >= 0; r--) {
         const device_facts *d = same_device(&all[r], device);
         if (!d) continue;
-        needed += d->needed;
-        available = TN__MIN(available, d->available);
-        first = r;
-        users++;
+        u.needed += d->needed;
+        u.available = TN__MIN(u.available, d->available);
+        u.first = r;
+        u.users++;
     }
-    if (first == n_ranks || needed <= available) return false;
-    tn_fail_more(TN_E_TOO_BIG, " %s of %s:", same_device(&all[first], device)->name, all[first].machine);
-    for (int r = first; r < n_ranks; r++) {
-        const device_facts *d = same_device(&all[r], device);
-        if (d) tn_fail_more(TN_E_TOO_BIG, " rank %d needs %llu bytes,", r, (unsigned long long)d->needed);
-    }
-    if (users > 1) tn_fail_more(TN_E_TOO_BIG, " %llu together,", (unsigned long long)needed);
-    tn_fail_more(TN_E_TOO_BIG, " %llu are free;", (unsigned long long)available);
-    return true;
+    return u;
 }
 
-static tn_status compare_memory(const rank_facts *all, int n_ranks) {
-    bool fits = true;
-    tn_fail(TN_E_TOO_BIG, "the session does not fit its ranks:");
+static void append_too_big(const rank_facts *all, int n_ranks, uint64_t device, const device_use *u) {
+    int listed = 0;
+    tn_fail_more(TN_E_TOO_BIG, " %s of %s:", same_device(&all[u->first], device)->name, all[u->first].machine);
+    for (int r = u->first; r < n_ranks && listed < LISTED_RANKS; r++) {
+        const device_facts *d = same_device(&all[r], device);
+        if (!d) continue;
+        tn_fail_more(TN_E_TOO_BIG, " rank %d needs %llu bytes,", r, (unsigned long long)d->needed);
+        listed++;
+    }
+    if (listed < u->users) tn_fail_more(TN_E_TOO_BIG, " and %d more ranks,", u->users - listed);
+    if (u->users > 1) tn_fail_more(TN_E_TOO_BIG, " %llu together,", (unsigned long long)u->needed);
+    tn_fail_more(TN_E_TOO_BIG, " %llu are free;", (unsigned long long)u->available);
+}
+
+/* Lists the devices whose ranks need more than there is; returns how many there are. */
+static int append_devices(const rank_facts *all, int n_ranks) {
+    int lacking = 0;
     for (int r = 0; r < n_ranks; r++)
         for (int d = 0; d < FACTS_DEVICES; d++) {
             const uint64_t device = all[r].devices[d].device;
-            bool listed = !device;
-            for (int other = 0; other < r && !listed; other++) listed = same_device(&all[other], device) != NULL;
-            if (!listed && append_too_big(all, n_ranks, device)) fits = false;
+            if (!device) continue;
+            const device_use u = use_of(all, n_ranks, device);
+            if (u.first < r || u.needed <= u.available) continue; /* listed before, or it fits */
+            if (lacking++ < LISTED_DEVICES) append_too_big(all, n_ranks, device, &u);
         }
-    for (int r = 0; r < n_ranks && fits; r++)
-        if (!all[r].fits) {
-            tn_fail_more(TN_E_TOO_BIG, " rank %d of %s has too little memory;", r, all[r].machine);
-            fits = false;
-        }
-    if (fits) {
+    if (lacking > LISTED_DEVICES) tn_fail_more(TN_E_TOO_BIG, " and %d more devices;", lacking - LISTED_DEVICES);
+    return lacking;
+}
+
+static tn_status compare_memory(const rank_facts *all, int n_ranks) {
+    tn_fail(TN_E_TOO_BIG, "the session does not fit its ranks:");
+    const int lacking = append_devices(all, n_ranks);
+    int alone = 0, first = n_ranks; /* ranks that do not fit by their own plans */
+    for (int r = n_ranks - 1; r >= 0; r--) {
+        if (all[r].fits) continue;
+        alone++;
+        first = r;
+    }
+    if (!lacking && !alone) {
         tn_error_clear();
         return TN_OK;
     }
-    return tn_fail_more(TN_E_TOO_BIG, " try a smaller context (-c), more machines, or other shares (-ts)");
+    if (!lacking) tn_fail_more(TN_E_TOO_BIG, " rank %d of %s has too little memory;", first, all[first].machine);
+    tn_fail_more(TN_E_TOO_BIG, " try a smaller context (-c), more machines, or other shares (-ts)");
+    if (alone) tn_fail_more(TN_E_TOO_BIG, "; rank %d: %s", first, all[first].reason);
+    return alone > 1 ? tn_fail_more(TN_E_TOO_BIG, " (and %d more ranks)", alone - 1) : TN_E_TOO_BIG;
 }
 
 static tn_status compare_facts(const rank_facts *all, int n_ranks) {
@@ -170,7 +196,8 @@ tn_status tn__ranks_agree(tn_session_plan *p, tn_status status) {
     size_t sizes[TN_NET_RANKS_MOST];
     const int n_ranks = tn_net_size(net);
     for (int r = 0; r < n_ranks; r++) sizes[r] = sizeof *all;
-    const rank_facts own = facts_of(p, status == TN_OK);
+    rank_facts own = facts_of(p, status == TN_OK);
+    if (status != TN_OK) snprintf(own.reason, sizeof own.reason, "%s", tn_error());
     TN_TRY(tn_net_all_gather(net, &own, sizes, all));
     return tn__ranks_fail(p->model, compare_facts(all, n_ranks));
 }

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "llm/model_internal.h"
+#include "tenon/net/ranks.h"
 #include "tenon/speed.h"
 
 #include <math.h>
@@ -32,7 +33,7 @@ uint64_t tn__machine_hash(void) {
     return tn__hash_bytes(name, strlen(name), 0);
 }
 
-int tn_ranks_per_machine(const tn_rank_means *all, int n) {
+int tn_ranks_per_machine(const tn_rank_resources *all, int n) {
     int count = 1;
     while (count < n && all[count].machine == all[0].machine) count++;
     bool regular = n % count == 0;
@@ -44,46 +45,59 @@ int tn_ranks_per_machine(const tn_rank_means *all, int n) {
     return regular ? count : 0;
 }
 
-tn_status tn_rank_means_of(tn_device *device, int n_threads, tn_rank_means *means) {
+tn_status tn_rank_resources_of(tn_device *const *devices, int n, int n_threads, tn_rank_resources *resources) {
     enum { MANY_ROWS = 512 };
-    size_t available = 0, total = 0;
     tn_device_speed speed;
-    if (!device || !means) return tn_fail(TN_E_INVALID, "tn_rank_means_of: NULL argument");
-    *means = (tn_rank_means){0};
-    TN_TRY(tn_device_memory(device, &available, &total));
-    const char *name = tn_device_name(device);
-    means->memory = available;
-    means->machine = tn__machine_hash();
-    means->device = tn__hash_combine(means->machine, tn__hash_bytes(name, strlen(name), 0));
-    if (tn_device_get_speed(device, tn_device_get_kind(device) == TN_DEVICE_CPU ? n_threads : 0, &speed) == TN_OK) {
-        means->read = speed.read;
-        means->multiply = tn_speed_multiply(&speed, TN_Q4_K, MANY_ROWS);
+    if (!devices || !resources || n < 1 || n > TN_RANK_DEVICES)
+        return tn_fail(TN_E_INVALID, "tn_rank_resources_of: %d devices, or NULL", n);
+    *resources = (tn_rank_resources){.machine = tn__machine_hash(), .n_devices = n};
+    for (int i = 0; i < n; i++) {
+        size_t available = 0, total = 0;
+        if (!devices[i]) return tn_fail(TN_E_INVALID, "tn_rank_resources_of: device %d is NULL", i);
+        TN_TRY(tn_device_memory(devices[i], &available, &total));
+        const char *name = tn_device_name(devices[i]);
+        resources->devices[i].id = tn__hash_combine(resources->machine, tn__hash_bytes(name, strlen(name), 0));
+        resources->devices[i].memory = available;
+    }
+    const int threads = tn_device_get_kind(devices[0]) == TN_DEVICE_CPU ? n_threads : 0;
+    if (tn_device_get_speed(devices[0], threads, &speed) == TN_OK) {
+        resources->read = speed.read;
+        resources->multiply = tn_speed_multiply(&speed, TN_Q4_K, MANY_ROWS);
     } else {
         tn_error_clear();
     }
     return TN_OK;
 }
 
-tn_status tn_ranks_exchange(tn_net *net, const tn_rank_means *own, tn_rank_means *all) {
+tn_status tn_ranks_exchange(tn_net *net, const tn_rank_resources *own, tn_rank_resources *all) {
     size_t sizes[TN_NET_RANKS_MOST];
     if (!net || !own || !all) return tn_fail(TN_E_INVALID, "tn_ranks_exchange: NULL argument");
     for (int r = 0; r < tn_net_size(net); r++) sizes[r] = sizeof *own;
     return tn_net_all_gather(net, own, sizes, all);
 }
 
-/* The fraction of the model that a rank's memory holds. Ranks on one device have equal parts of its memory. */
-static double most_of(const tn_rank_means *all, int n, int rank, double model_bytes) {
+/* Free bytes of a device that a rank may take: ranks on one device have equal parts of the least that they report. */
+static double memory_of_device(const tn_rank_resources *all, int n, uint64_t id) {
     int users = 0;
-    uint64_t memory = all[rank].memory;
-    for (int r = 0; r < n; r++) {
-        if (all[r].device != all[rank].device) continue;
-        users++;
-        memory = TN__MIN(memory, all[r].memory);
-    }
-    return model_bytes > 0 ? weights_share * (double)memory / users / model_bytes : 1;
+    uint64_t memory = UINT64_MAX;
+    for (int r = 0; r < n; r++)
+        for (int d = 0; d < all[r].n_devices && d < TN_RANK_DEVICES; d++) {
+            if (all[r].devices[d].id != id) continue;
+            users++;
+            memory = TN__MIN(memory, all[r].devices[d].memory);
+        }
+    return users ? (double)memory / users : 0;
 }
 
-void tn_ranks_shares(const tn_rank_means *all, int n, bool by_layers, float *shares) {
+/* The fraction of the model that a rank's memory holds. */
+static double most_of(const tn_rank_resources *all, int n, int rank, double model_bytes) {
+    double memory = 0;
+    for (int d = 0; d < all[rank].n_devices && d < TN_RANK_DEVICES; d++)
+        memory += memory_of_device(all, n, all[rank].devices[d].id);
+    return model_bytes > 0 ? weights_share * memory / model_bytes : 1;
+}
+
+void tn_ranks_shares(const tn_rank_resources *all, int n, bool by_layers, float *shares) {
     double rates[TN_NET_RANKS_MOST], most[TN_NET_RANKS_MOST], model_bytes = 0, least = 0, largest = 0, room = 0;
     bool full[TN_NET_RANKS_MOST] = {false}, limited = false;
     if (n < 1 || n > TN_NET_RANKS_MOST) return;

@@ -56,14 +56,14 @@ static tn_status receive_note(const tn__notes *n, uint64_t *used) {
 static tn_status append_record(tn__notes *n, note_record r, const void *data) {
     do {
         if (n->used + sizeof r + 64 > n->room) TN_TRY(send_note(n));
-        note_record part = r;
-        part.size = (uint32_t)TN__MIN(r.size, n->room - n->used - sizeof r);
-        memcpy(n->bytes + n->used, &part, sizeof part);
-        if (part.size) memcpy(n->bytes + n->used + sizeof part, data, part.size);
-        n->used += tn__align_up(sizeof part + part.size, 8);
-        data = (const char *)data + part.size;
-        r.offset += part.size;
-        r.size -= part.size;
+        note_record piece = r;
+        piece.size = (uint32_t)TN__MIN(r.size, n->room - n->used - sizeof r);
+        memcpy(n->bytes + n->used, &piece, sizeof piece);
+        if (piece.size) memcpy(n->bytes + n->used + sizeof piece, data, piece.size);
+        n->used += tn__align_up(sizeof piece + piece.size, 8);
+        data = (const char *)data + piece.size;
+        r.offset += piece.size;
+        r.size -= piece.size;
     } while (r.size);
     return TN_OK;
 }

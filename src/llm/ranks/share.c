@@ -1,6 +1,6 @@
 /* Sharing weights: rank 0 reads the file and answers the requests of the other ranks, one of each in turn.
  *
- * A request names a tensor of the file, the part of it that the rank has, and bytes of that part. The answer is
+ * A request names a tensor of the file, the slice of it that the rank has, and bytes of that slice. The answer is
  * messages of at most PIECE bytes, and a checksum of them, which the other rank compares. No rank needs to know
  * another rank's division of the model or its devices. */
 #include "llm/ranks/share.h"
@@ -80,7 +80,7 @@ tn_status tn__share_begin(const tn_model *m, size_t own, size_t *others) {
     return TN_OK;
 }
 
-/* Rank 0 may still be loading its own part, so the first answer has no timeout. */
+/* Rank 0 may still be loading its own weights, so the first answer has no timeout. */
 static tn_status ask(tn_net *net, const share_request *request, const char *name, char *to) {
     uint64_t sum = 0, sent;
     TN_TRY(tn_net_send(net, 0, request, sizeof *request));
@@ -92,7 +92,7 @@ static tn_status ask(tn_net *net, const share_request *request, const char *name
     TN_TRY(tn_net_receive(net, 0, &sent, sizeof sent));
     if (sent != sum)
         return tn_fail(TN_E_FORMAT,
-                       "tensor '%s' has arrived damaged from rank 0: bytes %llu to %llu of this rank's part have "
+                       "tensor '%s' has arrived damaged from rank 0: bytes %llu to %llu of this rank's slice have "
                        "another checksum",
                        name, (unsigned long long)request->offset,
                        (unsigned long long)(request->offset + request->size));
@@ -116,20 +116,20 @@ tn_status tn__share_done(const tn_model *m) {
 
 /* ---- Sending ---- */
 
-/* Refuses requests for parts that the tensors do not allow. */
+/* Refuses requests for slices that the tensors do not allow. */
 static tn_status check_request(const tn_model *m, const share_request *q, int rank) {
     bool good = q->tensor < m->n_all && q->slice.axis >= 0 && q->slice.axis < 4 && q->slice.n >= 0 &&
                 q->slice.n <= TN__SLICE_RANGES;
     const tn_gguf_tensor *info = good ? m->all[q->tensor].info : NULL;
     const int64_t block = good && q->slice.axis == 0 ? tn_type_block(info->type) : 1;
-    uint64_t part = good ? info->size : 0, length = 0;
+    uint64_t bytes = good ? info->size : 0, length = 0;
     for (int i = 0; good && i < q->slice.n; i++) {
         const int64_t begin = q->slice.begin[i], end = q->slice.end[i];
         good = begin >= 0 && begin <= end && end <= info->ne[q->slice.axis] && begin % block == 0 && end % block == 0;
         length += (uint64_t)(end - begin);
     }
-    if (good && q->slice.n) part = part / (uint64_t)info->ne[q->slice.axis] * length;
-    good = good && q->offset <= part && q->size <= part - q->offset;
+    if (good && q->slice.n) bytes = bytes / (uint64_t)info->ne[q->slice.axis] * length;
+    good = good && q->offset <= bytes && q->size <= bytes - q->offset;
     return good ? TN_OK : tn_fail(TN_E_FORMAT, "rank %d requests weights that the file does not have", rank);
 }
 
@@ -140,7 +140,7 @@ static tn_status answer_request(const tn_model *m, const tn__load *l, const shar
         n = TN__MIN((size_t)q->size - done, (size_t)PIECE);
         if (l->abort && l->abort(l->abort_user))
             return tn_fail(TN_E_ABORTED, "loading was stopped by the abort callback");
-        TN_TRY(tn__slice_read(m->file, info, &q->slice, NULL, (size_t)q->offset + done, piece, n));
+        TN_TRY(tn__slice_read(m->file, info, &q->slice, (size_t)q->offset + done, piece, n));
         sum = tn__hash_bytes(piece, n, sum);
         TN_TRY(tn_net_send(m->params.net, rank, piece, n));
     }

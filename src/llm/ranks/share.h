@@ -1,4 +1,4 @@
-/* Weights of one file for all ranks: rank 0 reads it, the others receive the metadata and their parts. */
+/* Weights of one file for all ranks: rank 0 reads it, the others receive the metadata and their slices. */
 #ifndef TN_LLM_RANKS_SHARE_H
 #define TN_LLM_RANKS_SHARE_H
 
@@ -24,7 +24,7 @@ void tn__share_end(tn__share *share);
 
 /* All ranks report the bytes that they will receive; rank 0 gets the sum. */
 tn_status tn__share_begin(const struct tn_model *model, size_t own, size_t *others);
-/* On other ranks: receives bytes of this rank's part of a weight; any thread. */
+/* On other ranks: receives bytes of this rank's slice of a weight; any thread. */
 tn_status tn__share_read(struct tn_model *model, const struct tn__weight *weight, size_t offset, void *to,
                          size_t size);
 /* On other ranks: reports that this rank has all its weights. */

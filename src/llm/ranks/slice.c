@@ -1,9 +1,9 @@
-/* Parts of tensors: where their bytes are in the file. */
+/* Slices of tensors: where their bytes are in the file. */
 #include "llm/ranks/division.h"
 
 #include "base/checked.h"
 
-/* A tensor in the file is a list of `outer` pieces of equal size, each with the whole axis; the part has some of its
+/* A tensor in the file is a list of `outer` pieces of equal size, each with the whole axis; the slice has some of its
  * entries, each of `entry` bytes. For axis 0 an entry is a block. */
 typedef struct slice_shape {
     size_t entry, whole, outer;
@@ -24,19 +24,17 @@ static size_t range_bytes(const slice_shape *s, const tn__slice *slice, int i) {
     return (size_t)((slice->end[i] - slice->begin[i]) / s->block) * s->entry;
 }
 
-size_t tn__slice_start(const tn_gguf_tensor *info, const tn__slice *slice, const tn_tensor *part) {
-    (void)part;
+size_t tn__slice_start(const tn_gguf_tensor *info, const tn__slice *slice) {
     const slice_shape s = slice_shape_of(info, slice);
     if (slice->n == 0) return 0;
     return slice->n == 1 && s.outer == 1 ? (size_t)(slice->begin[0] / s.block) * s.entry : SIZE_MAX;
 }
 
-tn_status tn__slice_read(const tn_gguf *file, const tn_gguf_tensor *info, const tn__slice *slice,
-                         const tn_tensor *part, size_t offset, void *to, size_t size) {
-    (void)part;
+tn_status tn__slice_read(const tn_gguf *file, const tn_gguf_tensor *info, const tn__slice *slice, size_t offset,
+                         void *to, size_t size) {
     if (slice->n == 0) return tn_gguf_read(file, info, offset, to, size);
     const slice_shape s = slice_shape_of(info, slice);
-    size_t piece = 0; /* bytes of the part in one outer piece */
+    size_t piece = 0; /* bytes of the slice in one outer piece */
     for (int i = 0; i < slice->n; i++) piece += range_bytes(&s, slice, i);
     char *out = to;
     while (size) {

@@ -1,7 +1,7 @@
 /* Ranks of an MPI job: a module that is loaded under mpirun or Slurm.
  *
  * Every call is non-blocking and polled with the timeout, so that a rank that stalls ends the job. Sums are added in
- * the order of ranks, small ones by every rank, large ones in slices, one per rank: MPI_Allreduce may give ranks
+ * the order of ranks, small ones by every rank, large ones in segments, one per rank: MPI_Allreduce may give ranks
  * different last bits, and a MoE router would then choose other experts.
  *
  * MPI makes progress only while it is called. While messages are in flight and the rank computes, a progress
@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 enum {
-    GATHERED = 16 << 10,   /* max bytes of a part that every rank sums up */
-    SLICE = 256 << 10,     /* bytes of a large sum that a rank adds at once */
+    GATHERED = 16 << 10,   /* max bytes of an addend, if every rank adds them all */
+    SEGMENT = 256 << 10,   /* bytes of a large sum that a rank adds at once */
     PIECE = 1 << 28,       /* bytes of one call, whose count is an int */
     SENDS = 8,             /* messages of a rank that may be in flight */
     POLL_NS = 1000 * 1000, /* then waiting sleeps between polls */
@@ -32,7 +32,7 @@ enum {
 };
 
 typedef struct mpi_net {
-    float *parts; /* SLICE bytes of every rank */
+    float *addends; /* SEGMENT bytes of every rank */
     bool finalizes;
     /* Buffers of messages under way, and their requests. */
     char *messages[SENDS];
@@ -146,11 +146,11 @@ static tn_status finish_request(const tn_net *net, MPI_Request *request, const c
 static tn_status reduce_gathered(tn_net *net, const float *in, float *out, int n) {
     mpi_net *m = net->impl;
     MPI_Request request;
-    MPI_TRY(m, MPI_Iallgather(in, n, MPI_FLOAT, m->parts, n, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    MPI_TRY(m, MPI_Iallgather(in, n, MPI_FLOAT, m->addends, n, MPI_FLOAT, MPI_COMM_WORLD, &request));
     TN_TRY(finish_request(net, &request, "all-reduce", false));
     for (int i = 0; i < n; i++) {
-        float sum = m->parts[i];
-        for (int r = 1; r < net->size; r++) sum += m->parts[(size_t)r * (size_t)n + (size_t)i];
+        float sum = m->addends[i];
+        for (int r = 1; r < net->size; r++) sum += m->addends[(size_t)r * (size_t)n + (size_t)i];
         out[i] = sum;
     }
     return TN_OK;
@@ -167,8 +167,9 @@ static tn_status mpi_broadcast(tn_net *net, int root, void *data, size_t size, b
     return TN_OK;
 }
 
-/* Every rank adds its slice of all parts, then all slices are gathered: no link carries more than twice the bytes. */
-static tn_status reduce_sliced(tn_net *net, const float *in, float *out, size_t n) {
+/* Every rank adds its segment of all addends, then all segments are gathered: no link carries more than twice the
+ * bytes. */
+static tn_status reduce_segments(tn_net *net, const float *in, float *out, size_t n) {
     mpi_net *m = net->impl;
     int counts[TN_NET_RANKS_MOST] = {0}, starts[TN_NET_RANKS_MOST], own[TN_NET_RANKS_MOST], at[TN_NET_RANKS_MOST];
     for (int r = 0; r < net->size; r++) {
@@ -181,35 +182,36 @@ static tn_status reduce_sliced(tn_net *net, const float *in, float *out, size_t 
         at[r] = r * mine;
     }
     MPI_Request request;
-    MPI_TRY(m, MPI_Ialltoallv(in, counts, starts, MPI_FLOAT, m->parts, own, at, MPI_FLOAT, MPI_COMM_WORLD, &request));
+    MPI_TRY(m,
+            MPI_Ialltoallv(in, counts, starts, MPI_FLOAT, m->addends, own, at, MPI_FLOAT, MPI_COMM_WORLD, &request));
     TN_TRY(finish_request(net, &request, "all-reduce", false));
-    float *sum = m->parts;
+    float *sum = m->addends;
     for (int r = 1; r < net->size; r++)
-        for (int i = 0; i < mine; i++) sum[i] += m->parts[(size_t)r * (size_t)mine + (size_t)i];
+        for (int i = 0; i < mine; i++) sum[i] += m->addends[(size_t)r * (size_t)mine + (size_t)i];
     MPI_TRY(m, MPI_Iallgatherv(sum, mine, MPI_FLOAT, out, counts, starts, MPI_FLOAT, MPI_COMM_WORLD, &request));
     return finish_request(net, &request, "all-reduce", false);
 }
 
 static tn_status mpi_all_reduce(tn_net *net, const float *in, float *out, size_t n) {
     if (n * sizeof *in <= GATHERED) return reduce_gathered(net, in, out, (int)n);
-    const size_t most = SLICE / sizeof *in * (size_t)net->size;
+    const size_t most = SEGMENT / sizeof *in * (size_t)net->size;
     for (size_t begin = 0; begin < n; begin += most)
-        TN_TRY(reduce_sliced(net, in + begin, out + begin, n - begin < most ? n - begin : most));
+        TN_TRY(reduce_segments(net, in + begin, out + begin, n - begin < most ? n - begin : most));
     return TN_OK;
 }
 
-static tn_status mpi_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
+static tn_status mpi_all_gather(tn_net *net, const void *own, const size_t *sizes, void *out) {
     mpi_net *m = net->impl;
     int counts[TN_NET_RANKS_MOST], starts[TN_NET_RANKS_MOST];
     size_t at = 0;
     for (int r = 0; r < net->size; at += sizes[r++]) {
         if (sizes[r] > PIECE || at > PIECE)
-            return tn_fail(TN_E_TOO_BIG, "a part of %zu bytes is too large", sizes[r]);
+            return tn_fail(TN_E_TOO_BIG, "a block of %zu bytes is too large", sizes[r]);
         counts[r] = (int)sizes[r];
         starts[r] = (int)at;
     }
     MPI_Request request;
-    MPI_TRY(m, MPI_Iallgatherv(part, counts[net->rank], MPI_BYTE, out, counts, starts, MPI_BYTE, MPI_COMM_WORLD,
+    MPI_TRY(m, MPI_Iallgatherv(own, counts[net->rank], MPI_BYTE, out, counts, starts, MPI_BYTE, MPI_COMM_WORLD,
                                &request));
     return finish_request(net, &request, "all-gather", false);
 }
@@ -295,7 +297,7 @@ static void mpi_abort(tn_net *net, tn_status status, const char *text) {
 
 static size_t mpi_bytes(const tn_net *net) {
     const mpi_net *m = net->impl;
-    return (size_t)net->size * SLICE + SENDS * m->message_bytes;
+    return (size_t)net->size * SEGMENT + SENDS * m->message_bytes;
 }
 
 static void mpi_free(tn_net *net) {
@@ -324,7 +326,7 @@ static void mpi_free(tn_net *net) {
     if (net->status != TN_OK) end_job((int)net->status);
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->wake);
-    tn_free(m->parts);
+    tn_free(m->addends);
     tn_free(m);
 }
 
@@ -366,9 +368,9 @@ static tn_status mpi_open(const tn_net_params *params, tn_net *net) {
     if (net->size > TN_NET_RANKS_MOST)
         return tn_fail(TN_E_LIMIT, "1 to %d ranks are supported, not %d", TN_NET_RANKS_MOST, net->size);
     m->message_bytes = params->message_bytes ? params->message_bytes : (size_t)1 << 20;
-    m->parts = tn_calloc((size_t)net->size, SLICE);
+    m->addends = tn_calloc((size_t)net->size, SEGMENT);
     for (int i = 0; i < SENDS; i++) m->messages[i] = tn_malloc(m->message_bytes);
-    if (!m->parts || !m->messages[0] || !m->messages[SENDS - 1]) return TN_E_NOMEM;
+    if (!m->addends || !m->messages[0] || !m->messages[SENDS - 1]) return TN_E_NOMEM;
     MPI_TRY(m, MPI_Query_thread(&level));
     m->moves = level >= MPI_THREAD_SERIALIZED && pthread_create(&m->mover, NULL, move_messages, net) == 0;
     return TN_OK;

@@ -112,8 +112,8 @@ static tn_status nccl_all_reduce(tn_net *net, const float *in, float *out, size_
     return TN_OK;
 }
 
-static tn_status nccl_all_gather(tn_net *net, const void *part, const size_t *sizes, void *out) {
-    return net->inner->ops->all_gather(net->inner, part, sizes, out);
+static tn_status nccl_all_gather(tn_net *net, const void *own, const size_t *sizes, void *out) {
+    return net->inner->ops->all_gather(net->inner, own, sizes, out);
 }
 static tn_status nccl_broadcast(tn_net *net, int root, void *data, size_t size, bool idle) {
     return net->inner->ops->broadcast(net->inner, root, data, size, idle);

@@ -309,7 +309,8 @@ static void stages_of_several_ranks_give_the_logits_of_one_rank(void **state) {
         tn_model *model;
         const tn_model_params part = {.n_ranks = 4, .rank = 3, .by_layers = true, .stage_ranks = 2};
         if (tn_model_open(tiny_path(), &part, &model) != TN_OK) continue;
-        assert_true(model->division.n_stages == 2 && model->division.stage == 1 && model->division.part == 1);
+        assert_true(model->division.n_stages == 2 && model->division.stage == 1 &&
+                    model->division.rank_in_stage == 1);
         assert_true(model->division.first_layer > 0 && model->division.end_layer == model->h.n_layer);
         tn_model_close(model);
         n_mixers += compare_ranks(tiny_path(), arch->name, 4, 4, 1e-10).mixers > 0;

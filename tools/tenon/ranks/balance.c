@@ -5,6 +5,7 @@
 #include "cli/term.h"
 
 #include "tenon/gguf.h"
+#include "tenon/net/ranks.h"
 
 #include <math.h>
 #include <string.h>
@@ -28,26 +29,23 @@ static uint64_t weight_bytes(const char *path) {
     return bytes;
 }
 
-/* The devices of a rank: those that are named, else all GPUs, else the CPU. Their memory counts together; rates are
- * those of the first one. */
-static tn_status own_means(const tn_session_params *params, int n_threads, tn_rank_means *means) {
-    const char *devices[RANK_DEVICES_MOST];
-    const int n = ranks_list_devices(params, devices);
-    *means = (tn_rank_means){0};
-    for (int i = 0; i < (n ? n : 1); i++) {
-        tn_device *device;
-        tn_rank_means one;
-        TN_TRY(tn_device_find(n ? devices[i] : "cpu", &device));
-        TN_TRY(tn_rank_means_of(device, n_threads, &one));
-        if (i)
-            means->memory += one.memory;
-        else
-            *means = one;
-    }
-    return TN_OK;
+/* Those that are named, else all GPUs, else the CPU. */
+static tn_status own_resources(const tn_session_params *params, int n_threads, tn_rank_resources *resources) {
+    const char *names[RANK_DEVICES_MOST];
+    tn_device *devices[RANK_DEVICES_MOST];
+    const int n = ranks_list_devices(params, names);
+    for (int i = 0; i < n; i++) TN_TRY(tn_device_find(names[i], &devices[i]));
+    if (!n) TN_TRY(tn_device_find("cpu", &devices[0]));
+    return tn_rank_resources_of(devices, n ? n : 1, n_threads, resources);
 }
 
-static void print_shares(const tn_rank_means *all, int n, const float *shares) {
+static uint64_t free_memory(const tn_rank_resources *r) {
+    uint64_t memory = 0;
+    for (int i = 0; i < r->n_devices; i++) memory += r->devices[i].memory;
+    return memory;
+}
+
+static void print_shares(const tn_rank_resources *all, int n, const float *shares) {
     double sum = 0, least = shares[0], most = shares[0];
     for (int r = 0; r < n; r++) {
         sum += shares[r];
@@ -59,7 +57,7 @@ static void print_shares(const tn_rank_means *all, int n, const float *shares) {
     for (int r = 0; r < n && sum > 0; r++) {
         char memory[HUMAN_SIZE];
         fprintf(stderr, "%s %.0f%% on rank %d (%s free", r ? "," : "", 100 * shares[r] / sum, r,
-                human_bytes(memory, all[r].memory));
+                human_bytes(memory, free_memory(&all[r])));
         if (all[r].read > 0) fprintf(stderr, ", %.1f GB/s", all[r].read / 1e9);
         fputc(')', stderr);
     }
@@ -67,7 +65,7 @@ static void print_shares(const tn_rank_means *all, int n, const float *shares) {
 }
 
 /* With several machines the ranks of each form a stage. On one machine every rank has layers of its own. */
-static void count_stage_ranks(const tn_rank_means *all, int n, int rank, tn_model_params *model) {
+static void count_stage_ranks(const tn_rank_resources *all, int n, int rank, tn_model_params *model) {
     const int count = tn_ranks_per_machine(all, n);
     if (count && count < n) model->stage_ranks = count;
     if (!count && rank == 0)
@@ -77,9 +75,9 @@ static void count_stage_ranks(const tn_rank_means *all, int n, int rank, tn_mode
 
 tn_status ranks_balance(tn_net *net, const char *path, const tn_session_params *params, int n_threads,
                         tn_model_params *model) {
-    tn_rank_means own, all[TN_NET_RANKS_MOST];
+    tn_rank_resources own, all[TN_NET_RANKS_MOST];
     if (tn_net_size(net) < 2) return TN_OK;
-    TN_TRY(own_means(params, n_threads, &own));
+    TN_TRY(own_resources(params, n_threads, &own));
     own.model_bytes = weight_bytes(path);
     TN_TRY(tn_ranks_exchange(net, &own, all));
     if (model->by_layers && !model->stage_ranks) count_stage_ranks(all, tn_net_size(net), tn_net_rank(net), model);
@@ -91,13 +89,13 @@ tn_status ranks_balance(tn_net *net, const char *path, const tn_session_params *
 
 tn_status ranks_balance_devices(const char *path, const char *const *devices, int n, int n_threads,
                                 tn_model_params *model) {
-    tn_rank_means all[RANK_DEVICES_MOST];
+    tn_rank_resources all[RANK_DEVICES_MOST];
     if (shares_given(model)) return TN_OK;
     const uint64_t model_bytes = weight_bytes(path);
     for (int r = 0; r < n; r++) {
         tn_device *device;
         TN_TRY(tn_device_find(devices[r], &device));
-        TN_TRY(tn_rank_means_of(device, n_threads, &all[r]));
+        TN_TRY(tn_rank_resources_of(&device, 1, n_threads, &all[r]));
         all[r].model_bytes = model_bytes;
     }
     tn_ranks_shares(all, n, false, model->shares);
