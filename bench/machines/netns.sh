@@ -6,8 +6,9 @@
 #   bench/machines/netns.sh build model.gguf compare        measured and predicted speed of both splits, and of one rank
 #   bench/machines/netns.sh build model.gguf run ARGUMENTS  tenon with these arguments, as two ranks
 #
-# RATE (bits per second for tc, 1gbit) and LATENCY (100us) describe the link. compare measures the peaks before and after REPEAT
-# (3) rounds of runs, because the speed of memory in a virtual machine changes within minutes; predictions are the mean of both.
+# RATE (bits per second for tc, 1gbit) and LATENCY (100us) describe the link. compare measures the peaks before and after each of
+# REPEAT (3) rounds of runs, because the speed of memory in a virtual machine changes within seconds: a run is compared with the mean
+# of the predictions before and after it. READS=1 also prints these peaks.
 set -u
 build=$(realpath "${1:?folder of the build}") model=$(realpath "${2:?model}") command=${3:?command}
 shift 3
@@ -29,25 +30,36 @@ measure_link() {
     awk '$1 == 4 { a = $3 } $1 == 4194304 { printf "%.1f %.0f\n", a, $1 / (($3 - a) * 1e-6) }' "$work/net.txt"
 }
 
-# Both machines share one memory: a rank is slower while the other one computes. The peaks of a processor alone are those of one
-# rank and of decode by layers, where ranks take turns; those of both at once are those of all else.
-measure_on() { # processor, folder
-    XDG_CACHE_HOME=$2 taskset -c "$1" "$build/bin/tenon" devices --measure -t 1 --device cpu > /dev/null 2>&1
-}
-measure_peaks() { # number
-    measure_on 0 "$work/alone.$1"
-    measure_on 1 "$work/other.$1" &
-    measure_on 0 "$work/both.$1"
-    wait
-}
-predict() { # peaks, PROMPT, split or - for one rank, arguments…: appends tokens per second of prompt and decode to a file
-    local peaks=$1 prompt=$2 split=$3 n
-    shift 3
-    for n in 1 2; do
-        XDG_CACHE_HOME=$work/$peaks.$n taskset -c 0 "$build/bin/tenon" plan "$model" -t 1 "$@" \
-            --nodes "2x1x cpu; net=${link[1]},latency=${link[0]}us,prompt=$prompt" 2>> "$work/err" |
-            awk -v how="$split" '$2 == how { print $(NF - 2), $(NF - 1) }' >> "$work/$split.$peaks.plan"
-    done
+row=(-p 512 -n 64) layer=(-p 2048 -n 32 -c 4096 -b 2048)
+
+# Appends "prompt decode" to files of predictions. Both machines share one memory: a rank is slower while the other one computes, so
+# the peaks of rows and of prompts by layers are measured on both at once, those of one rank and of decode by layers, where ranks take
+# turns, on one processor alone.
+predict() {
+    local plan=("$build/bin/tenon" plan "$model" -t 1 --net "delay:$latency:mpi" -ts 1,1) alone
+    rm -rf "$work/cache" "$work/alone"
+    two_ranks "${plan[@]}" --nodes-split row -c 1024 --measure --json > "$work/row.json"
+    two_ranks "${plan[@]}" --nodes-split layer -c 4096 -b 2048 --json > "$work/layer.json"
+    alone=$(XDG_CACHE_HOME=$work/alone taskset -c 0 "$build/bin/tenon" devices --measure -t 1 --device cpu --json 2>> "$work/err" | tee "$work/alone.json" > /dev/null
+        XDG_CACHE_HOME=$work/alone taskset -c 0 "$build/bin/tenon" plan "$model" -t 1 -c 4096 -b 2048 \
+            --nodes "2x1x cpu; net=${link[1]},latency=${link[0]}us,prompt=2048" 2>> "$work/err")
+    awk '$2 == "-" { print $(NF - 2), $(NF - 1) }' <<< "$alone" >> "$work/one.plan"
+    python3 - "$work" "$(awk '$2 == "layer" { print $(NF - 1) }' <<< "$alone")" << 'END'
+import json, sys
+work = sys.argv[1]
+def predicted(name):
+    text = open(f'{work}/{name}.json').read()
+    return json.loads(text[text.index('{'):])['predicted']
+rows, layers = predicted('row'), predicted('layer')
+print(rows['prefill'][0]['tokens_per_second'], rows['decode']['tokens_per_second'], file=open(f'{work}/row.plan', 'a'))
+print(layers['prefill'][1]['tokens_per_second'], sys.argv[2], file=open(f'{work}/layer.plan', 'a'))
+END
+    [ -z "${READS:-}" ] || python3 -c "
+import json, sys
+both = [d['read'] / 1e9 for d in json.load(open(sys.argv[1]))['devices']]
+alone = [d['read'] / 1e9 for d in json.load(open(sys.argv[2]))['devices']]
+print('read GB/s: one of two ranks at once', *['%.1f' % r for r in both], 'alone', *['%.1f' % r for r in alone])" \
+        "$work/cache/tenon/devices.json" "$work/alone/tenon/devices.json"
 }
 
 # A run of tenon bench: prompt and decode in tokens per second, in "$work/NAME.txt".
@@ -62,37 +74,34 @@ print(*[r['median'] for r in json.loads(text[text.index('{'):])['results']])" "$
 }
 
 compare() {
-    local i row=(-p 512 -n 32) layer=(-p 2048 -n 32 -c 4096 -b 2048)
+    local i
     read -r -a link <<< "$(measure_link)"
     echo "$rate, $latency: a sum of 4 bytes takes ${link[0]} us, large ones move ${link[1]} bytes per second"
-    measure_peaks 1
+    predict
     for ((i = 0; i < ${REPEAT:-3}; i++)); do
+        rm -rf "$work/cache" # equal shares
         bench one taskset -c 0 "$build/bin/tenon" bench "$model" "${layer[@]}"
         bench layer two_ranks "$build/bin/tenon" bench "$model" "${layer[@]}" --nodes-split layer --net "delay:$latency:mpi"
         bench row two_ranks "$build/bin/tenon" bench "$model" "${row[@]}" --nodes-split row --net "delay:$latency:mpi"
+        predict
     done
-    measure_peaks 2
-    predict alone 2048 - -c 4096 -b 2048
-    predict alone 2048 layer -c 4096 -b 2048
-    predict both 2048 layer -c 4096 -b 2048
-    predict both 512 row -c 1024
     python3 - "$work" << 'END'
 import statistics, sys
 def rows(name):
     return [list(map(float, line.split())) for line in open(f'{sys.argv[1]}/{name}')]
-cases = [('one rank, prompt of 2,048', 'one', '-.alone', 0), ('one rank, decode', 'one', '-.alone', 1),
-         ('rows, prompt of 512', 'row', 'row.both', 0), ('rows, decode', 'row', 'row.both', 1),
-         ('layers, prompt of 2,048', 'layer', 'layer.both', 0), ('layers, decode', 'layer', 'layer.alone', 1)]
-print('| tokens per second | measured | runs | predicted | before, after | measured / predicted |\n|---|--:|---|--:|---|--:|')
+cases = [('one rank, prompt of 2,048', 'one', 0), ('one rank, decode', 'one', 1), ('rows, prompt of 512', 'row', 0),
+         ('rows, decode', 'row', 1), ('layers, prompt of 2,048', 'layer', 0), ('layers, decode', 'layer', 1)]
+print('| tokens per second | measured | runs | predicted, before and after | measured / predicted | each run |\n|---|--:|---|---|--:|---|')
 base, worst = None, 0
-for what, runs, plan, column in cases:
-    runs, plans = [r[column] for r in rows(runs + '.txt')], [r[column] for r in rows(plan + '.plan')]
-    measured, predicted = statistics.median(runs), statistics.mean(plans)
-    base = base or measured
-    note = f', {measured / base:.2f} of one rank' if what.startswith('layers, prompt') else ''
-    print(f'| {what} | {measured:.1f}{note} | {", ".join(f"{r:.1f}" for r in runs)} | {predicted:.1f} '
-          f'| {", ".join(f"{p:.1f}" for p in plans)} | {measured / predicted:.2f} |')
-    worst = max(worst, abs(measured / predicted - 1))
+for what, name, column in cases:
+    runs, plans = [r[column] for r in rows(name + '.txt')], [r[column] for r in rows(name + '.plan')]
+    ratios = [2 * run / (a + b) for run, a, b in zip(runs, plans, plans[1:])]
+    base = base or runs
+    note = f', {statistics.median(r / o for r, o in zip(runs, base)):.2f} of one rank' if what.startswith('layers, prompt') else ''
+    ratio = statistics.median(ratios)
+    show = lambda values, digits: ', '.join(f'{v:.{digits}f}' for v in values)
+    print(f'| {what} | {statistics.median(runs):.1f}{note} | {show(runs, 1)} | {show(plans, 1)} | {ratio:.2f} | {show(ratios, 2)} |')
+    worst = max(worst, abs(ratio - 1))
 print(f'\nlargest difference {worst:.1%}')
 END
 }

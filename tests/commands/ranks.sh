@@ -4,6 +4,7 @@
 model=$work/model.gguf
 "$tenon" synth "$model" --shape layers=2,width=64,heads=4,kv=2,head=16,ffn=128,vocab=512,ctx=256 --type f32 --seed 3 > /dev/null || exit 1
 "$tenon" synth "$work/deep.gguf" --shape layers=4,width=64,heads=4,kv=2,head=16,ffn=128,vocab=512,ctx=256 > /dev/null || exit 1
+"$tenon" synth "$work/wide.gguf" --no-data --type f32 --shape layers=4,width=256,heads=4,kv=2,head=64,ffn=512,vocab=512,ctx=2048 > /dev/null || exit 1
 # As JSON, because the launcher gives rank 0 a terminal, for which control characters are replaced.
 options="run $model -p hello -n 24 -c 128 --temp 0 --repeatable -ctk f32 -ctv f32 -t 1 --json"
 # shellcheck disable=SC2086
@@ -91,6 +92,31 @@ check "speculation with ranks" 1 'not supported with several ranks' "$tenon" run
 if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
     check "the plan of a job's ranks" 0 '3 ranks, by rows' mpirun --allow-run-as-root --oversubscribe -n 3 "$tenon" plan "$model" -c 128
     [ "$(grep -c 'It fits' "$work/out")" = 1 ] || failed "mpirun tenon plan: not one verdict"
+    check "a job whose ranks are not measured" 0 'no speed, the device of rank 0 is not measured' \
+        env XDG_CACHE_HOME="$work/unmeasured" mpirun --allow-run-as-root --oversubscribe -n 2 "$tenon" plan "$model" -c 128 -t 1
+    # With the same peaks, and the links that the ranks have measured, --nodes predicts what they do.
+    mkdir -p "$work/measured/tenon"
+    "$tenon" devices --json | python3 -c "
+import json, sys
+about = json.load(sys.stdin)
+cpu = next(d for d in about['devices'] if d['name'] == 'cpu')
+json.dump({'format': 4, 'devices': [dict(
+    name='cpu', description=cpu['description'], version='$("$tenon" version | awk 'NR == 1 { print $2 }')', kernels=about['cpu']['level'], threads=1,
+    read=4e10, read_mapped=4e10, move=1e11, ramp=0, attention_fixed=0.1, attention_many=1e11, link=0, run=0, multiply={'f32': [2e10] + [2e11] * 4},
+    experts=[1] * 5, launch=[1e-6] * 3, attention_keys=[4e7, 3e7, 2e7])]}, open('$work/measured/tenon/devices.json', 'w'))"
+    export XDG_CACHE_HOME=$work/measured
+    for how in row layer; do
+        mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 "$tenon" plan "$work/wide.gguf" -c 2048 -t 1 --nodes-split $how --json \
+            > "$work/job.json" 2> "$work/err" < /dev/null || failed "mpirun tenon plan, by ${how}s: $(cat "$work/err")"
+        read -r prefill decode rate latency <<< "$(python3 -c "
+import json
+text = open('$work/job.json').read()
+p = json.loads(text[text.index('{'):])['predicted']
+print('%.4g %.4g' % (p['prefill'][0]['tokens_per_second'], p['decode']['tokens_per_second']), p['link']['bytes_per_second'], p['link']['latency'])")"
+        check "the prediction of a job, by ${how}s" 0 "2 *$how .* ${prefill/+/[+]} +${decode/+/[+]} " "$tenon" plan "$work/wide.gguf" -c 2048 -t 1 \
+            --nodes "2x cpu; link=$rate,link-latency=$latency,prompt=512"
+    done
+    unset XDG_CACHE_HOME
 fi
 # --numa isolate: a memory node for each rank. The nodes are made up, one for each processor.
 if [ "$(nproc)" -ge 2 ] && [ "$(cat /sys/devices/system/cpu/online)" != 0 ]; then

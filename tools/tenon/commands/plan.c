@@ -185,7 +185,8 @@ static int print_plan_json(const struct plan_subject *s) {
                                   (json_int_t)c.states, "window", (json_int_t)c.window));
     const char *warning = tn_session_plan_warning(s->plan);
     json_object_set_new(root, "warning", *warning ? json_string(warning) : json_null());
-    json_object_set_new(root, "predicted", predicted_speed_json(s->plan));
+    json_object_set_new(root, "predicted",
+                        s->ranks.n < 2 ? predicted_speed_json(s->plan) : rank_speeds_json(&s->ranks));
     if (s->ladder.n_choices) json_object_set_new(root, "budget", ladder_json(&s->ladder));
     if (s->ranks.n > 1) json_object_set_new(root, "ranks", rank_plans_json(&s->ranks));
     return print_json_document(root);
@@ -263,7 +264,7 @@ static int write_html(const struct plan_subject *s, const char *path) {
         print_heading(s, report);
         print_table(s, report);
         print_graphs(s, report);
-        print_predicted_speed(s->plan, report);
+        if (s->ranks.n < 2) print_predicted_speed(s->plan, report);
         rank_plans_print(&s->ranks, report);
         print_verdict(s, report);
         fclose(report);
@@ -334,7 +335,7 @@ static int print_reports(const struct args *args, struct plan_subject *s) {
         print_table(s, stdout);
         print_graphs(s, stdout);
         print_checkpoints(s, stdout);
-        print_predicted_speed(s->plan, stdout);
+        if (s->ranks.n < 2) print_predicted_speed(s->plan, stdout);
         code = speculation_print_plan(args, s->model, &s->params, stdout);
         rank_plans_print(&s->ranks, stdout);
         print_verdict(s, stdout);
@@ -371,7 +372,8 @@ static int plan_model(const struct args *args, const tn_model_params *model_para
     if (!code) code = rank_plans_collect(&s->ranks, s->path, model_params, &s->params, &s->fit);
     if (code || s->ranks.rank) return code; /* rank 0 reports */
     s->params = tn_session_plan_params(s->plan);
-    if (args_flag(args, "measure")) code = measure_plan_devices(s->plan, (int)args_int(args, "threads"));
+    if (args_flag(args, "measure") && !s->ranks.net)
+        code = measure_plan_devices(s->plan, (int)args_int(args, "threads"));
     if (!code) code = print_reports(args, s);
     return code || (s->fit.fits && rank_plans_fit(&s->ranks, NULL)) ? code : EXIT_TOO_BIG;
 }
@@ -415,7 +417,14 @@ static int run_plan(const struct args *args) {
     tn_model_params model_params = model_params_from(args);
     if (args_text(args, "nodes")) return plan_nodes(args, &s, &model_params);
     speed_cache_load();
-    if ((code = rank_plans_begin(args, s.path, &s.ranks, &model_params, &s.params))) return code;
+    if ((code = rank_plans_join(args, &s.ranks))) return code;
+    if (s.ranks.net && args_flag(args, "measure"))
+        code = measure_rank_devices(s.ranks.net, &s.params, ranks_thread_share(s.ranks.n));
+    if (!code) code = rank_plans_begin(args, s.path, &s.ranks, &model_params, &s.params);
+    if (code) {
+        rank_plans_end(&s.ranks, code);
+        return code;
+    }
     code = s.ranks.n > 1 && (args_text(args, "save") || args_text(args, "verify") || args_text(args, "plan"))
                ? fail("plan files are of one rank: leave --save, --verify and --plan out")
                : plan_subject_open(args, &model_params, &s);
@@ -469,7 +478,8 @@ static const struct option options[] = {
      .help = "explain the placement of each weight, and where the decode graph is split between devices"},
     {.name = "measure",
      .kind = OPTION_FLAG,
-     .help = "first measure the devices that are not measured yet, for the predicted speed"},
+     .help = "first measure the devices that are not measured yet, for the predicted speed; with several ranks all "
+             "of them, at the same time"},
     {.name = "launches",
      .kind = OPTION_FLAG,
      .help =

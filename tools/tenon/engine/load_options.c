@@ -91,7 +91,7 @@ static const struct option load_table[] = {
      .fallback = "auto",
      .choices = "auto row layer pipeline",
      .help =
-         "row gives each rank a part of every matrix; layer gives whole layers to machines, whose ranks divide them "
+         "row gives each rank a slice of every matrix; layer gives whole layers to machines, whose ranks divide them "
          "by rows, or on one machine to ranks; pipeline gives them to ranks; auto is row on one machine and layer on "
          "several"},
     {.name = "share-weights",

@@ -212,6 +212,11 @@ static bool show_measuring(void *user, size_t done, size_t total) {
     return !interrupted();
 }
 
+static int report_measured(tn_device *device, int n_threads, tn_status status, const tn_device_speed *speed) {
+    if (status != TN_OK) return fail_status(status, "cannot measure %s", tn_device_name(device));
+    return speed_cache_store(device, n_threads, speed);
+}
+
 int speed_measure(tn_device *device, int n_threads, double seconds) {
     char title[96];
     struct progress progress;
@@ -222,6 +227,25 @@ int speed_measure(tn_device *device, int n_threads, double seconds) {
         .n_threads = n_threads, .seconds = seconds, .progress = show_measuring, .user = &progress};
     tn_status status = tn_device_measure(device, &params, &speed);
     progress_end(&progress);
-    if (status != TN_OK) return fail_status(status, "cannot measure %s", tn_device_name(device));
-    return speed_cache_store(device, n_threads, &speed);
+    return report_measured(device, n_threads, status, &speed);
+}
+
+static bool wait_for_ranks(void *user, size_t done, size_t total) {
+    (void)done;
+    (void)total;
+    return tn_net_barrier(user) == TN_OK && !interrupted();
+}
+
+int speed_measure_together(tn_device *device, int n_threads, tn_net *net) {
+    /* A fixed list: all ranks take the same steps. */
+    static const tn_type types[] = {TN_Q4_K, TN_F16, TN_Q6_K, TN_Q8_0, TN_BF16, TN_F32, TN_Q4_0, TN_Q5_K};
+    tn_device_speed speed;
+    const tn_measure_params params = {.n_threads = n_threads,
+                                      .types = types,
+                                      .n_types = sizeof types / sizeof *types,
+                                      .progress = wait_for_ranks,
+                                      .user = net};
+    tn_status status = tn_net_barrier(net);
+    if (status == TN_OK) status = tn_device_measure(device, &params, &speed);
+    return report_measured(device, n_threads, status, &speed);
 }

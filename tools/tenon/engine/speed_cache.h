@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 
+#include "tenon/net/net.h"
 #include "tenon/speed.h"
 
 /* $XDG_CACHE_HOME/tenon/NAME, or ~/.cache/tenon/NAME. False: no home is known, or it is too long. */
@@ -17,5 +18,8 @@ void speed_cache_load(void);
 int speed_cache_store(tn_device *device, int n_threads, const tn_device_speed *speed);
 /* Measures a device with a progress bar and remembers what was found. Returns an exit code. */
 int speed_measure(tn_device *device, int n_threads, double seconds);
+/* A collective: all ranks measure a device at the same time, step by step, because ranks of one machine share its
+ * memory. Returns an exit code. */
+int speed_measure_together(tn_device *device, int n_threads, tn_net *net);
 
 #endif

@@ -1,6 +1,8 @@
 /* The predicted speed of a planned session, as text and JSON. */
 #include "engine/speed_report.h"
 
+#include "ranks/ranks.h"
+
 #include <string.h>
 
 /* The prompt, and the cells in the cache for the second figure of decode. */
@@ -69,5 +71,37 @@ int measure_plan_devices(const tn_session_plan *plan, int n_threads) {
     }
     tn_error_clear();
     tn_fit_free(&fit);
+    return code;
+}
+
+/* Those that are named, else all GPUs, and the CPU. */
+static int list_rank_devices(const tn_session_params *params, tn_device *devices[RANK_DEVICES_MOST + 1]) {
+    const char *names[RANK_DEVICES_MOST + 1];
+    int n = ranks_list_devices(params, names);
+    bool cpu = false;
+    for (int i = 0; i < n; i++) cpu = cpu || strcmp(names[i], "cpu") == 0;
+    if (!cpu) names[n++] = "cpu";
+    int found = 0;
+    for (int i = 0; i < n; i++)
+        if (tn_device_find(names[i], &devices[found]) == TN_OK && !tn_device_get_caps(devices[found]).described)
+            found++;
+    tn_error_clear();
+    return found;
+}
+
+int measure_rank_devices(tn_net *net, const tn_session_params *params, int n_threads) {
+    tn_device *devices[RANK_DEVICES_MOST + 1];
+    int counts[TN_NET_RANKS_MOST];
+    size_t sizes[TN_NET_RANKS_MOST];
+    const int own = list_rank_devices(params, devices), n_ranks = tn_net_size(net);
+    const int threads = params->n_threads ? params->n_threads : n_threads;
+    for (int r = 0; r < n_ranks; r++) sizes[r] = sizeof own;
+    tn_status status = tn_net_all_gather(net, &own, sizes, counts);
+    if (status != TN_OK) return fail_status(status, "ranks");
+    bool together = true;
+    for (int r = 0; r < n_ranks; r++) together = together && counts[r] == own;
+    int code = EXIT_OK;
+    for (int i = 0; i < own && !code; i++)
+        code = together ? speed_measure_together(devices[i], threads, net) : speed_measure(devices[i], threads, 0);
     return code;
 }

@@ -2,6 +2,7 @@
 
 #include "cli/term.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,16 +20,18 @@ static int find_devices(struct rank_plans *p, const char *path, tn_session_param
     return status == TN_OK ? EXIT_OK : fail_status(status, "ranks");
 }
 
+int rank_plans_join(const struct args *args, struct rank_plans *p) {
+    *p = (struct rank_plans){.n = (int)args_int(args, "ranks")};
+    if (ranks_launched() < 2) return EXIT_OK;
+    const int code = ranks_join(args, &p->net);
+    if (code) return code;
+    p->n = tn_net_size(p->net);
+    p->rank = tn_net_rank(p->net);
+    return EXIT_OK;
+}
+
 int rank_plans_begin(const struct args *args, const char *path, struct rank_plans *p, tn_model_params *model,
                      tn_session_params *params) {
-    *p = (struct rank_plans){.n = (int)args_int(args, "ranks")};
-    const int launched = ranks_launched();
-    if (launched > 1) {
-        const int code = ranks_join(args, &p->net);
-        if (code) return code;
-        p->n = tn_net_size(p->net);
-        p->rank = tn_net_rank(p->net);
-    }
     if (p->n > 1) {
         ranks_divide(args, p->n, params, model);
         p->by_layers = model->by_layers;
@@ -68,6 +71,15 @@ static void describe_rank(const tn_fit *fit, struct rank_row *row) {
     }
 }
 
+/* The parameters of another rank, which is planned here. */
+static void take_rank(const struct rank_plans *p, int rank, tn_model_params *mp, tn_session_params *sp) {
+    mp->rank = rank;
+    if (!p->devices[0]) return;
+    const int threads = (sp->n_threads ? sp->n_threads : tn_cpu_count()) / p->n; /* as device_ranks_start() */
+    ranks_use_device(sp, p->devices[rank]);
+    if (rank) sp->n_threads = threads > 0 ? threads : 1;
+}
+
 static tn_status plan_other_rank(const struct rank_plans *p, const char *path, const tn_model_params *model_params,
                                  const tn_session_params *params, int rank, struct rank_row *row, int32_t *n_ctx) {
     tn_model_params mp = *model_params;
@@ -75,12 +87,7 @@ static tn_status plan_other_rank(const struct rank_plans *p, const char *path, c
     tn_model *model = NULL;
     tn_session_plan *plan = NULL;
     tn_fit fit = {0};
-    mp.rank = rank;
-    if (p->devices[0]) {
-        const int threads = (sp.n_threads ? sp.n_threads : tn_cpu_count()) / p->n; /* as device_ranks_start() */
-        ranks_use_device(&sp, p->devices[rank]);
-        if (rank) sp.n_threads = threads > 0 ? threads : 1;
-    }
+    take_rank(p, rank, &mp, &sp);
     tn_status status = tn_model_open(path, &mp, &model);
     if (status == TN_OK) status = tn_session_plan_new(model, &sp, &plan);
     if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
@@ -118,6 +125,120 @@ int rank_plans_context(struct rank_plans *p, const char *path, const tn_model_pa
     return EXIT_OK;
 }
 
+/* ---- Speed ---- */
+
+/* Ranks of each machine, where these are equal numbers of consecutive ranks; else 0. */
+static int ranks_per_machine(const struct rank_plans *p) {
+    int count = 1;
+    while (count < p->n && strcmp(p->rows[count].machine, p->rows[0].machine) == 0) count++;
+    bool regular = p->n % count == 0;
+    for (int r = count; r < p->n && regular; r++) {
+        const bool first = r % count == 0;
+        regular = (strcmp(p->rows[r].machine, p->rows[r - 1].machine) != 0) == first;
+    }
+    return regular ? count : 0;
+}
+
+static struct ranks_times sum_up(const struct rank_plans *p, const struct rank_figures *all, enum node_split split) {
+    struct ranks_times t = {.rows = all[0].rows, .seqs = all[0].seqs};
+    const int together = split == SPLIT_STAGES ? p->stage_ranks : 1;
+    for (int first = 0; first < p->n; first += together) {
+        double prefill = 0, decode = 0; /* of the slowest rank of a stage */
+        for (int r = first; r < first + together; r++) {
+            prefill = fmax(prefill, all[r].prefill);
+            decode = fmax(decode, all[r].decode);
+        }
+        t.slowest_prefill = fmax(t.slowest_prefill, prefill);
+        t.slowest_decode = fmax(t.slowest_decode, decode);
+        t.all_prefill += prefill;
+        t.all_decode += decode;
+    }
+    return t;
+}
+
+/* Every rank plans and predicts itself; without a launcher this process does so for all. A rank that is not measured
+ * has no times. */
+static tn_status predict_figures(const struct rank_plans *p, const char *path, const tn_model_params *model,
+                                 const tn_session_params *params, int32_t prompt, struct rank_figures *all) {
+    for (int r = 0; r < p->n; r++) {
+        tn_model_params mp = *model;
+        tn_session_params sp = *params;
+        all[r] = (struct rank_figures){0};
+        if (p->net && r != p->rank) continue;
+        take_rank(p, r, &mp, &sp);
+        const tn_status status = plan_rank_speed(path, &mp, &sp, prompt, &all[r]);
+        if (status == TN_E_NOMEM || status == TN_E_ABORTED) return status;
+        if (status != TN_OK) tn_error_clear();
+    }
+    const struct rank_figures own = all[p->rank];
+    return p->net ? gather_equal(p->net, &own, sizeof own, all) : TN_OK;
+}
+
+static tn_status predict_ranks(struct rank_plans *p, const char *path, const tn_model_params *model,
+                               const tn_session_params *params) {
+    struct rank_speeds *s = &p->speeds;
+    static const int32_t prompts[RANK_PROMPTS] = {512, 2048};
+    struct rank_figures all[TN_NET_RANKS_MOST];
+    const enum node_split split = !p->by_layers ? SPLIT_ROWS : p->stage_ranks > 1 ? SPLIT_STAGES : SPLIT_LAYERS;
+    tn_model *opened;
+    TN_TRY(tn_model_open(path, model, &opened));
+    const tn_model_info info = tn_model_get_info(opened);
+    tn_model_close(opened);
+    s->unknown = -1;
+    s->links = (struct rank_links){.devices = p->n, .link = {64e9, 3e-6}, .net = {64e9, 3e-6}}; /* as --nodes */
+    if (p->net) TN_TRY(measure_links(p->net, ranks_per_machine(p), &s->links));
+    for (int i = 0; i < RANK_PROMPTS; i++) {
+        s->prompts[i] = params->n_ctx < prompts[i] ? params->n_ctx : prompts[i];
+        s->links.prompt = s->prompts[i];
+        TN_TRY(predict_figures(p, path, model, params, s->prompts[i], all));
+        for (int r = p->n - 1; r >= 0; r--)
+            if (!(all[r].decode > 0)) s->unknown = r;
+        if (s->unknown >= 0) return TN_OK;
+        const struct ranks_times times = sum_up(p, all, split);
+        s->speeds[i] = predict_split(&s->links, &info, p->n, split, &times);
+    }
+    return TN_OK;
+}
+
+static void print_rank_speeds(const struct rank_plans *p, FILE *out) {
+    const struct rank_speeds *s = &p->speeds;
+    if (s->unknown >= 0) {
+        fprintf(out, "predicted: no speed, the device of rank %d is not measured; run tenon devices --measure%s\n",
+                s->unknown, p->net ? ", or with --measure to measure all ranks at once" : "");
+        return;
+    }
+    fputs("predicted for all ranks:", out);
+    for (int i = 0; i < RANK_PROMPTS; i++)
+        if (!i || s->prompts[i] != s->prompts[i - 1])
+            fprintf(out, " prompt %d %.4g tokens/s,", s->prompts[i], s->speeds[i].prefill);
+    fprintf(out, " decode %.4g tokens/s (%.0f%% of it messages)\n", s->speeds[0].decode, 100 * s->speeds[0].messages);
+    if (!p->net) return;
+    fputs("measured between ranks:", out);
+    if (s->links.devices > 1)
+        fprintf(out, " %.3g GB/s and %.3g us on a machine", s->links.link.rate / 1e9, s->links.link.latency * 1e6);
+    if (s->links.devices < p->n)
+        fprintf(out, "%s %.3g GB/s and %.3g us between machines", s->links.devices > 1 ? "," : "",
+                s->links.net.rate / 1e9, s->links.net.latency * 1e6);
+    fputc('\n', out);
+}
+
+static json_t *wire_json(struct wire w) {
+    return json_pack("{s:f, s:f}", "bytes_per_second", w.rate, "latency", w.latency);
+}
+json_t *rank_speeds_json(const struct rank_plans *p) {
+    const struct rank_speeds *s = &p->speeds;
+    if (s->unknown >= 0) return json_null();
+    json_t *prompts = json_array();
+    for (int i = 0; i < RANK_PROMPTS; i++)
+        json_array_append_new(
+            prompts, json_pack("{s:i, s:f}", "prompt", s->prompts[i], "tokens_per_second", s->speeds[i].prefill));
+    return json_pack("{s:o, s:{s:f, s:f}, s:o, s:o}", "prefill", prompts, "decode", "tokens_per_second",
+                     s->speeds[0].decode, "messages", s->speeds[0].messages, "link", wire_json(s->links.link), "net",
+                     wire_json(s->links.net));
+}
+
+/* ---- Plans ---- */
+
 int rank_plans_collect(struct rank_plans *p, const char *path, const tn_model_params *model,
                        const tn_session_params *params, const tn_fit *fit) {
     tn_status status = TN_OK;
@@ -129,6 +250,7 @@ int rank_plans_collect(struct rank_plans *p, const char *path, const tn_model_pa
     for (int r = 0; r < p->n && status == TN_OK && !p->net; r++)
         if (r != p->rank) status = plan_other_rank(p, path, model, params, r, &p->rows[r], &n_ctx);
     if (p->net) status = gather_equal(p->net, &own, sizeof own, p->rows);
+    if (status == TN_OK) status = predict_ranks(p, path, model, params);
     return status == TN_OK ? EXIT_OK : fail_status(status, "%s", path);
 }
 
@@ -206,6 +328,7 @@ void rank_plans_print(const struct rank_plans *p, FILE *out) {
                     human_bytes(text[2], d->cache), human_bytes(text[3], d->compute), human_bytes(text[4], d->needed),
                     human_bytes(text[5], d->available));
         }
+    print_rank_speeds(p, out);
 }
 
 json_t *rank_plans_json(const struct rank_plans *p) {

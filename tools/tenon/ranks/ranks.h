@@ -7,9 +7,9 @@
 #include "tenon/cpu.h"
 #include "tenon/llm.h"
 
-/* Tokens of a micro-batch of ranks with whole layers on CPUs, where --ubatch does not say: they wait less for each
- * other with small ones, which cost CPUs nothing. */
-enum { RANKS_PIPELINED_UBATCH = 64 };
+/* The most tokens of a micro-batch of ranks with whole layers on CPUs, where --ubatch does not say: what
+ * tn_session_plan_micro_batch() chooses for a prompt of 8,192 tokens. */
+enum { RANKS_PIPELINED_UBATCH = 256 };
 
 /* Joins the ranks that the options ask for: starts processes with --ranks, or connects to those of mpirun. *net is
  * NULL where there is one rank. Prints a message and returns an exit code on failure. */
