@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: configure build demo test test-speculate test-cuda test-web pictures zoo zoo-variants bench bench-peers bench-check bars bars-gpu fault test-clients soak test-python mutate asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
+.PHONY: configure build demo test test-speculate test-cuda test-web pictures zoo zoo-ranks zoo-variants bench bench-peers bench-check bars bars-gpu fault test-clients soak test-python mutate asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
 
 configure: setup-build
 	@echo "configuring $(BUILD) (log: $(BUILD)/configure.log)"
@@ -30,6 +30,9 @@ test-cuda: build ## everything that the emulated CUDA backend can test, in sever
 zoo: build ## compare the models of the golden zoo and the converted Hugging Face folders with their references
 	@MODES="batch cuts pairs fit" tests/zoo/run.sh $(BUILD); MODES="batch cuts pairs" tests/zoo/hf.sh $(BUILD)
 	@[ ! -e $(BUILD)/cuda_on_cpu/90/libtenon-cuda.so ] || { echo "on the emulated CUDA device:"; TENON_BACKEND_PATH=$(BUILD)/cuda_on_cpu/90 TENON_ZOO_DEVICE=cuda0 tests/zoo/run.sh $(BUILD); }
+
+zoo-ranks: build ## the models of the golden zoo on 2, 3 and 4 ranks, by rows and by layers, against one
+	@MODES="rows layers" tests/zoo/run.sh $(BUILD)
 
 zoo-variants: setup-peers build ## models of the zoo with other weights and odd shapes against llama.cpp from npm (SHAPE="W=72 H=3" for one shape)
 	@bench/peers/install.sh $${PEERS_DIR:-$${XDG_CACHE_HOME:-$$HOME/.cache}/tenon-peers} && tests/zoo/variants.py $(BUILD) $(SHAPE)

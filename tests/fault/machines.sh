@@ -75,7 +75,7 @@ machines_serve() { # what
     machines_gone "serve, $1"
 }
 
-if machines_can && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
+if machines_can && mpi_can; then
     for machines_what in KILL STOP CUT; do
         for machines_which in 0 1; do
             machines_stage loading $machines_what $machines_which row
@@ -86,13 +86,13 @@ if machines_can && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
         machines_serve $machines_what
     done
 else
-    echo "machines: skipped, needs root, iproute2 and Open MPI"
+    echo "machines: skipped, needs root, iproute2 and MPI"
 fi
 
 # Another version on one of the ranks.
-if [ -n "$mpirun" ] && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
+if mpi_can; then
     checks=$((checks + 1))
-    if timeout 60 "$mpirun" --oversubscribe -n 1 "$tenon" run model.gguf -p hi -n 2 -c 64 -t 1 : \
+    if timeout 60 "${mpi_run[@]}" -n 1 "$tenon" run model.gguf -p hi -n 2 -c 64 -t 1 : \
         -n 1 env LD_PRELOAD="$preload" FAULT_VERSION=1 "$tenon" run model.gguf -p hi -n 2 -c 64 -t 1 > out/mpi.txt 2> err; then
         fail "mpirun with two versions succeeded"
     fi

@@ -64,8 +64,8 @@ done
 
 # Another model on one of the ranks.
 checks=$((checks + 1))
-if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
-    if timeout 60 mpirun --allow-run-as-root --oversubscribe -n 1 "$tenon" run model.gguf -p hi -n 2 -c 64 -t 1 : \
+if mpi_can; then
+    if timeout 60 "${mpi_run[@]}" -n 1 "$tenon" run model.gguf -p hi -n 2 -c 64 -t 1 : \
         -n 1 "$tenon" run big.gguf -p hi -n 2 -c 64 -t 1 > out/mpi.txt 2> err; then
         fail "mpirun with two models succeeded"
     fi
@@ -74,14 +74,21 @@ fi
 
 # Layers between machines, rows within them: a rank of the second machine is killed or stopped while others of its group wait for
 # its sums, and the first machine for states.
+# MPICH starts ranks from a proxy, Open MPI itself.
+ranks_of_job() { # pid of the launcher
+    local pid
+    for pid in $(cat /proc/"$1"/task/*/children 2> /dev/null); do
+        if grep -qs '^tenon$' "/proc/$pid/comm"; then echo "$pid"; else ranks_of_job "$pid"; fi
+    done
+}
 ranks_stages() { # signal
     local line=(run big.gguf -f prompt.txt -n 20000 -c 2048 --ignore-eos --context-shift -t 1 --nodes-split layer --net-timeout $ranks_timeout) pids=
-    mpirun --allow-run-as-root --oversubscribe -n 2 env TENON_MACHINE=a "$tenon" "${line[@]}" : \
+    "${mpi_run[@]}" -n 2 env TENON_MACHINE=a "$tenon" "${line[@]}" : \
         -n 2 env TENON_MACHINE=b "$tenon" "${line[@]}" > out/ranks.txt 2> err < /dev/null &
     root=$!
     for _ in $(seq 200); do [ -s out/ranks.txt ] && break; sleep 0.05; done
     [ -s out/ranks.txt ] || fail "stages, $1: nothing is generated"
-    pids=$(for pid in $(cat /proc/$root/task/*/children); do grep -qs '^tenon$' "/proc/$pid/comm" && echo "$pid"; done)
+    pids=$(ranks_of_job $root)
     checks=$((checks + 1))
     [ "$(wc -w <<< "$pids")" = 4 ] || fail "stages, $1: not four ranks: $pids"
     kill -"$1" "${pids##*$'\n'}"
@@ -89,7 +96,7 @@ ranks_stages() { # signal
     ranks_wait_gone "stages, $1" $root $pids
     wait $root 2> /dev/null
 }
-if command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ]; then
+if mpi_can; then
     ranks_stages KILL
     ranks_stages STOP
 fi

@@ -6,6 +6,8 @@ build=$(cd "$1" && pwd)
 shift
 parts=${*:-memory device exact reads full kill change clock server tiers ranks machines replicas replica_machines}
 tenon=$build/bin/tenon
+# $FAULT_MPI=mpich: the ranks of jobs use MPICH, with a module compiled for it, instead of Open MPI.
+mpi=${FAULT_MPI:-openmpi}
 preload=$build/tests/libfault_preload.so
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -32,6 +34,14 @@ sanitized=
 grep -q __asan_init "$tenon" && sanitized=1
 
 cd "$work" || exit 1
+if [ "$mpi" = mpich ]; then
+    mpi_run=(mpirun.mpich)
+    export TENON_NET_MODULE=$work/mpich/libtenon_net-mpi.so
+    mkdir mpich && mpicc.mpich -O2 -shared -fPIC -I"$here/../../include" "$here"/../../src/net/mpi/*.c -o "$TENON_NET_MODULE" -L"$build/lib" -ltenon || exit 1
+else
+    mpi_run=("$(command -v mpirun.openmpi || command -v mpirun || true)" --allow-run-as-root --oversubscribe)
+fi
+mpi_can() { command -v "${mpi_run[0]}" > /dev/null && [ -e "${TENON_NET_MODULE:-$build/lib/libtenon_net-mpi.so}" ]; }
 export XDG_CACHE_HOME=$work/cache
 "$tenon" synth model.gguf --shape layers=2,width=64,heads=2,kv=1,head=32,ffn=128,vocab=512,ctx=256 --type f16 > /dev/null || exit 1
 "$tenon" synth big.gguf --shape 15m --type f16 > /dev/null || exit 1
