@@ -45,7 +45,7 @@ add_custom_target(cuda_on_cpu_sources DEPENDS ${translated_files})
 set(options -std=c++17 -g1 -fPIC -Wall -Wno-unused -Wno-sign-compare -Wno-parentheses -Wno-unknown-pragmas -Wno-class-memaccess -Wno-attributes
   -fno-strict-aliasing -ffp-contract=off)
 # Misaligned and out-of-bounds accesses trap; no sanitizer library is linked.
-set(kernel_options -O1 -include ${emulator}/cuda_on_cpu.h
+set(kernel_options -O2 -include ${emulator}/cuda_on_cpu.h
   -fsanitize=alignment,bounds,shift-exponent,integer-divide-by-zero -fsanitize-undefined-trap-on-error)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${emulator}/*.cpp)
 add_library(cuda_on_cpu_runtime OBJECT ${emulator_sources})

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Models made by the test: golden Hugging Face folders, converted and run in all cache modes; large synthetic models,
+# Models made by the test: golden Hugging Face folders, converted and run; large synthetic models,
 # planned and opened; and the commands plan, embed, perplexity and logits.
 . "$(dirname "$0")/../support/checks.sh"
 [ -x "$tenon" ] || skip "the tenon program is not built"
@@ -12,8 +12,10 @@ if [ -d "$golden/hf" ] && [ -x "$build/tests/test_llm" ]; then
         "$tenon" convert "$folder" "$work/hf/$name.gguf" > "$work/out" 2>&1 || failed "$name: $(cat "$work/out")"
         cp "$folder/logits.bin" "$work/hf/$name.logits"
     done
-    TENON_LLM_FOLDER=$work/hf "$build/tests/test_llm" > "$work/out" 2>&1 || failed "converted models: $(grep -v OK "$work/out")"
-    grep -q SKIPPED "$work/out" && failed "converted models were skipped: $(cat "$work/out")"
+    for way in logits_at_once logits_one_by_one ${TENON_LONG:+'*'}; do # test_llm divides texts in other ways with its own models
+        TENON_TESTS=$way TENON_LLM_FOLDER=$work/hf "$build/tests/test_llm" > "$work/out" 2>&1 || failed "converted models: $(grep -v OK "$work/out")"
+        grep -q "OK.*$way" "$work/out" || failed "converted models were skipped: $(cat "$work/out")"
+    done
 else
     echo "note: no golden folders of Hugging Face models (set TENON_GOLDEN)"
 fi

@@ -243,6 +243,7 @@ void reference_free(reference_model *m) { free(m->memory); }
 int run_on_models(bool with_golden, const struct CMUnitTest *tests, size_t n_tests, CMFixtureFunction set_up,
                   CMFixtureFunction tear_down) {
     serve_reference();
+    cmocka_set_test_filter(getenv("TENON_TESTS"));
     const bool golden = getenv("TENON_LLM_FOLDER") || (with_golden && golden_path("archs/llama-dense.gguf"));
     int status = 0;
     if (!getenv("TENON_LLM_FOLDER")) {

@@ -131,7 +131,7 @@ static void check_requests(const char *name, int32_t n_gpu_layers) {
         staging);
     assert_int_equal(opened.device - before.device, planned);
     assert_int_equal(opened.pinned - before.pinned, host->pinned);
-    for (int round = 0; round < 3; round++) decode_mixed_sizes(session, round == 1);
+    for (int round = 0; round < gpu_rounds(2, 3, 3); round++) decode_mixed_sizes(session, round == 1);
     use_everything(session);
     assert_true(read_requests(&after));
     assert_int_equal(after.lines, opened.lines);
@@ -178,7 +178,7 @@ static void memory_free_stays_the_same(void **state) {
     const char *steps = getenv("TENON_GPU_STEPS");
     const int more = steps ? atoi(steps) : 1000;
     if (!n) skip();
-    for (int m = 0; m < n; m++) {
+    for (int m = 0; m < gpu_rounds(1, n, n); m++) {
         tn_model *model;
         tn_session *session;
         tn_session_params p = memory_params(NULL);

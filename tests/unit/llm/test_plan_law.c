@@ -359,6 +359,7 @@ static void none_broken(void) {
 static int32_t micro_batch(void) { return is_long() ? 512 : 64; }
 
 static void for_every_arch(law_memory memory, law_way way, bool max_allocs, law_scenario scenario) {
+    unsigned max_alloc_turn = (unsigned)way;
     n_cases = n_broken = n_divided = 0;
     for (size_t i = 0, tested = 0; tn_arch_at(i); i++) {
         law_case c;
@@ -372,7 +373,7 @@ static void for_every_arch(law_memory memory, law_way way, bool max_allocs, law_
         const tn_arch *arch = tn_arch_at(i);
         c.copied = memory == UNIFIED &&
                    (i % 2 || (arch->traits & TN_ARCH_EXPERTS) || arch->window_period > 4 || arch->fewest_layers > 2);
-        if (max_allocs && (is_long() || i % 2 == (unsigned)way % 2))
+        if (max_allocs && (is_long() || max_alloc_turn++ % 3 == 0))
             each_max_alloc(c, scenario);
         else
             check_case(&c, scenario);

@@ -128,7 +128,12 @@ static void compute_whole(repeatable_case *c) {
 static void check_cuts(const repeatable_case *c) {
     tn_session *s = open_session(c, &c->params);
     for (int32_t i = 0; i < c->length; i++) decode_part(c, s, i, i + 1, "token by token");
-    for (int32_t cut = 1; cut < c->length; cut += is_generic() ? 17 : 1) {
+    /* A third of the cuts for each model in turn, those at the ends of pages for all. */
+    static int32_t turn;
+    turn++;
+    for (int32_t cut = 1; cut < c->length; cut++) {
+        const bool page_end = (cut + 1) % c->params.page < 3;
+        if (is_generic() ? cut % 17 != 1 : !page_end && (cut + turn) % 3 != 0) continue;
         char what[40];
         snprintf(what, sizeof what, "cut at %d", cut);
         assert_ok(tn_session_seq_remove(s, 0, 0, -1));
