@@ -22,7 +22,7 @@ same "-bf without a line end" "$expected" "$(run -bf "$work/exact" < /dev/null)"
 same "an empty pipe is no text" "Once upon a time" "$(true | run -n 0)"
 same "escapes" "$(printf 'a\tb\n"c"')" "$(run -n 0 -p 'a\tb\n\"c\"' < /dev/null)"
 same "--no-escape" 'a\nb' "$(run -n 0 --no-escape -p 'a\nb' < /dev/null)"
-(sleep 2 | timeout 20 "$tenon" run -n 1) > "$work/out" 2>&1
+(sleep 1.5 | timeout 20 "$tenon" run -n 1) > "$work/out" 2>&1
 grep -q 'waiting for text' "$work/out" || failed "a pipe that gives nothing is mentioned"
 
 # Ends.

@@ -49,9 +49,15 @@ while read -r line; do
     "mpirun"*) command -v mpirun > /dev/null && [ -e "$build/lib/libtenon_net-mpi.so" ] || continue ;;
     "tenon devices --measure"*) continue ;;                                       # half a minute; tests/commands/speed.sh
     *"--host 0.0.0.0"*) continue ;;                                               # other machines are no part of a test
-    "tenon serve"*) limit=2 line="exec $line --port 0" ;;                         # one process, any free port
+    "tenon serve"*) line="exec $line --port 0" ;;                                 # one process, any free port
     esac
-    timeout --foreground --preserve-status -s INT "$limit" bash -c "exec < /dev/null; $line" > out 2>&1
+    : > out
+    timeout --foreground --preserve-status -s INT "$limit" bash -c "exec < /dev/null; $line" > out 2>&1 &
+    if [[ $line == "exec tenon serve"* ]]; then # with --models-dir it has no model yet when it listens
+        for _ in $(seq 1000); do grep -qE 'is ready' out && break || { [[ $line == *--models-dir* ]] && grep -q 'listening at' out && break; } || sleep 0.02; done
+        kill -TERM $!
+    fi
+    wait $!
     code=$?
     [ $code = $expected ] || { echo "FAILED ($code): $line"; tail -n 5 out; failures=$((failures + 1)); }
 done < examples

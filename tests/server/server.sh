@@ -19,7 +19,7 @@ get() { # description, status, pattern, curl arguments…
     [ "$got" = "$status" ] && grep -qE -- "$pattern" "$work/out" || failed "$what (status $got, expected $status)"
 }
 raw() { # bytes to send; the server answers or closes the connection within 5 seconds
-    timeout 5 bash -c 'exec 3<> /dev/tcp/127.0.0.1/$1; printf "$2" >&3; head -c 2000 <&3' - "$port" "$1" > "$work/out" 2> /dev/null
+    timeout 5 bash -c 'exec 3<> /dev/tcp/127.0.0.1/$1; printf "$2" >&3; head -c 2000 <&3' - "$port" "$1" > /dev/null 2>&1
 }
 
 start --slot-save-path "$work" --metrics --api-key "first,second" -np 3 --timeout 2
@@ -211,14 +211,20 @@ sleep 0.3
 get "a closed stream frees its slot" 200 '^\[(\{[^{]*"is_processing":false[^{]*\{[^}]*\}\]\},?)*\]$' "${key[@]}" "$url/slots"
 
 # Hostile clients: the server answers or drops them and continues.
-raw 'nonsense\r\n\r\n'
-raw 'GET / HTTP/1.1\r\nX: %09999d' # half a request; dropped at the time limit
-raw "GET / HTTP/1.1\r\nX: $(printf '%070000d' 0)\r\n\r\n"
-raw 'POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n'
-raw 'POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n{}'
-raw 'GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n'
+hostile=()
+hostile() { # bytes to send; all at once, as some wait for the time limit
+    raw "$1" &
+    hostile+=($!)
+}
+hostile 'nonsense\r\n\r\n'
+hostile 'GET / HTTP/1.1\r\nX: %09999d' # half a request; dropped at the time limit
+hostile "GET / HTTP/1.1\r\nX: $(printf '%070000d' 0)\r\n\r\n"
+hostile 'POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n'
+hostile 'POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n{}'
+hostile 'GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n'
 body='{"prompt":"Once","max_tokens":40}'
-raw "POST /v1/completions HTTP/1.1\r\nX-Api-Key: first\r\nContent-Length: ${#body}\r\n\r\n${body}bytes while the answer is made"
+hostile "POST /v1/completions HTTP/1.1\r\nX-Api-Key: first\r\nContent-Length: ${#body}\r\n\r\n${body}bytes while the answer is made"
+wait "${hostile[@]}"
 for _ in $(seq 20); do (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; done
 get "still healthy" 200 '"ok"' "$url/health"
 post "still generating" 200 'Lily' /v1/completions "{$story,\"max_tokens\":10}"
