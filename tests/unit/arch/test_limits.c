@@ -176,10 +176,41 @@ static void numbers_must_be_finite(void **state) {
     }
 }
 
+/* Experts in groups of the same size, and enough of them in the groups that are used. */
+static void experts_fill_their_groups(void **state) {
+    (void)state;
+    enum { EXPERTS = 4, USED = 2 }; /* those of the tiny model */
+    int possible = 0;
+    for (uint64_t groups = 0; groups <= EXPERTS + 1; groups++)
+        for (uint64_t used = 0; used <= EXPERTS + 1; used++) {
+            static const char *const names[] = {"bailingmoe2.expert_group_count",
+                                                "bailingmoe2.expert_group_used_count"};
+            tn_gguf_kv set[2];
+            for (int i = 0; i < 2; i++)
+                set[i] = (tn_gguf_kv){{names[i], strlen(names[i])}, {.type = TN_GGUF_U32, .u = i ? used : groups}};
+            tn_gguf *file;
+            tn_model *model = NULL;
+            assert_ok(tiny_model_write(path, &(tiny_options){.arch = "bailingmoe2", .kv_heads = 2, .layers = 5}));
+            assert_ok(tn_gguf_open(path, NULL, &file));
+            assert_ok(tn_gguf_copy(file, changed, &(tn_gguf_copy_params){.set = set, .set_count = 2}));
+            tn_gguf_close(file);
+            const bool valid = groups < 2 || (EXPERTS % groups == 0 && used >= 1 && used <= groups &&
+                                              EXPERTS / groups * used >= USED);
+            const tn_status status = tn_model_open(changed, NULL, &model);
+            if ((status == TN_OK) != valid)
+                fail_msg("%d of %d groups: %s", (int)used, (int)groups, status == TN_OK ? "opened" : tn_error());
+            if (!valid) assert_non_null(strstr(tn_error(), "cannot choose"));
+            tn_model_close(model);
+            possible += valid;
+        }
+    assert_true(possible > 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_numbers_have_limits),
         cmocka_unit_test(numbers_must_be_finite),
+        cmocka_unit_test(experts_fill_their_groups),
     };
     const int first = mkstemp(path), second = mkstemp(changed);
     if (first < 0 || second < 0) return 1;

@@ -65,6 +65,34 @@ static void saved_plans_are_loaded_and_used(void **state) {
     }
 }
 
+/* Graphs of micro-batches in flight are planned together; so they are when a saved plan is checked and adopted. */
+static void plans_with_micro_batches_in_flight_are_saved(void **state) {
+    (void)state;
+    tn_model *model = open_tiny(&(tiny_options){.layers = 4, .context = 512});
+    tn_session_params p = small_params("sim:1G,name=flight0");
+    p.devices[1] = "sim:1G,name=flight1";
+    p.split[0] = p.split[1] = 1;
+    p.n_gpu_layers = 1000;
+    p.n_ctx = p.n_batch = 4 * UBATCH;
+    tn_session_plan *planned, *loaded;
+    char *text;
+    save_plan(model, &p);
+    p.devices[0] = "flight0";
+    p.devices[1] = "flight1";
+    assert_ok(tn_session_plan_new(model, &p, &planned));
+    bool in_flight = false;
+    for (size_t i = 0; i < planned->n_covered; i++) in_flight |= tn__shape_in_flight(planned, planned->covered[i]);
+    assert_true(in_flight);
+    assert_ok(tn_session_plan_load(model, &p, plan_path, &loaded));
+    assert_ok(tn_session_plan_compare(planned, loaded, &text));
+    assert_string_equal(text ? text : "", "");
+    assert_true(loaded->adopted && tn_sched_get_stats(loaded->sched).plans_adopted > 0);
+    tn_free(text);
+    tn_session_plan_free(loaded);
+    tn_session_plan_free(planned);
+    tn_model_close(model);
+}
+
 static void stale_plans_are_refused_with_the_reason(void **state) {
     (void)state;
     tn_model *model = open_tiny(NULL), *other;
@@ -270,8 +298,11 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saved_plans_are_loaded_and_used), cmocka_unit_test(stale_plans_are_refused_with_the_reason),
-        cmocka_unit_test(damaged_plans_are_refused),       cmocka_unit_test(forged_plans_are_refused),
+        cmocka_unit_test(saved_plans_are_loaded_and_used),
+        cmocka_unit_test(plans_with_micro_batches_in_flight_are_saved),
+        cmocka_unit_test(stale_plans_are_refused_with_the_reason),
+        cmocka_unit_test(damaged_plans_are_refused),
+        cmocka_unit_test(forged_plans_are_refused),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
