@@ -134,6 +134,43 @@ static void live_sequences_are_sources(void **state) {
     on_archs(false, check_live, POOL, KEPT);
 }
 
+/* A kept prefix replaces those that it continues, however few tokens it adds, and is not kept twice; with windows or
+ * recurrent state the shorter ones stay, as texts cannot branch from the longer one there. */
+static void check_contained(kept_case *c) {
+    static const int32_t lengths[] = {1, 2, 3, 5, 31, 32, 33, 48};
+    enum { N = sizeof lengths / sizeof *lengths };
+    tn_token a[CONTEXT], branch[CONTEXT];
+    int32_t taken, begin = 0;
+    make_text(a, CONTEXT, 6);
+    memcpy(branch, a, sizeof branch);
+    for (int32_t i = 20; i < CONTEXT; i++) branch[i] = a[i] == 7 ? 8 : 7;
+    tn_session_prefix_clear(c->warm);
+    assert_ok(tn_session_prefix_take(c->warm, 0, 6, a, 1, &taken));
+    for (int i = 0; i < N; begin = lengths[i++]) {
+        assert_ok(decode_from(c->warm, 0, a, begin, lengths[i]));
+        for (int again = 0; again < 2; again++) {
+            assert_ok(tn_session_prefix_keep(c->warm, 0));
+            const int32_t kept = tn_session_prefix_usage(c->warm).kept;
+            if (c->windows || c->exact ? kept < 1 : kept != 1)
+                fail_msg("%s: %d prefixes after %d tokens", c->name, kept, lengths[i]);
+        }
+    }
+    if (c->windows || c->exact) return;
+    /* One that begins alike but is not contained is kept beside it, also when it is the longer one. */
+    assert_ok(tn_session_prefix_take(c->warm, 1, 6, branch, 21, &taken));
+    assert_int_equal(taken, 20);
+    assert_ok(decode_from(c->warm, 1, branch, taken, 60));
+    assert_ok(tn_session_prefix_keep(c->warm, 1));
+    assert_int_equal(tn_session_prefix_usage(c->warm).kept, 2);
+    assert_ok(tn_session_seq_remove(c->warm, 0, 20, -1));
+    assert_ok(tn_session_prefix_keep(c->warm, 0)); /* contained in both */
+    assert_int_equal(tn_session_prefix_usage(c->warm).kept, 2);
+}
+static void kept_prefixes_replace_those_they_continue(void **state) {
+    (void)state;
+    on_archs(true, check_contained, POOL, KEPT);
+}
+
 /* ---- What must not be taken ---- */
 
 static void check_shift(kept_case *c) {
@@ -405,6 +442,7 @@ int main(void) {
         cmocka_unit_test(windows_are_kept_where_texts_branch),
         cmocka_unit_test(keys_are_separate),
         cmocka_unit_test(live_sequences_are_sources),
+        cmocka_unit_test(kept_prefixes_replace_those_they_continue),
         cmocka_unit_test(shifted_cells_are_not_taken),
         cmocka_unit_test(gaps_are_not_taken),
         cmocka_unit_test(parts_of_several_sequences_are_not_taken),
