@@ -65,9 +65,74 @@ static double relative_rmse(const float *x, const float *y, size_t n) {
     return sqrt(error / norm);
 }
 
+/* Without golden files: what dequantization made of random bytes, and the errors of both quantizers on normal values,
+ * when they agreed with the golden blocks. */
+static const struct {
+    const char *type;
+    uint64_t values;
+    double careful, fast;
+} recorded[] = {
+    {"q4_0", 0x6c5c5f7af2a33b25, 0.08237, 0.08674},    {"q4_1", 0x167942540c844231, 0.07120, 0.07950},
+    {"q5_0", 0x69a1a4849295fd25, 0.04085, 0.04357},    {"q5_1", 0x6a3d9d99abd97f71, 0.03418, 0.03754},
+    {"q8_0", 0xe23e945ffdb28e65, 0.00533, 0.00533},    {"q2_K", 0x4cf96627fa88262f, 0.27507, 0.27507},
+    {"q3_K", 0x2c38538b8b91d3e5, 0.14440, 0.14440},    {"q4_K", 0x37f5a569d7d9f69c, 0.07203, 0.07203},
+    {"q5_K", 0xae2cd651a78d41cf, 0.03586, 0.03586},    {"q6_K", 0xc2659f826416afb3, 0.01742, 0.01742},
+    {"iq4_nl", 0x8b4d8b8d94a83f65, 0.07508, 0.07844},  {"iq4_xs", 0x2529c0a9dadfbab5, 0.07501, 0.07501},
+    {"mxfp4", 0xcefd9d44ee0ec325, 0.11485, 0.11687},   {"nvfp4", 0x16888191b4136325, 0.08542, 0.09467},
+    {"tq1_0", 0x9bf676ca4d218325, 0.80505, 0.80505},   {"tq2_0", 0xd2c8e60d08b3c325, 0.80505, 0.80505},
+    {"iq2_xxs", 0x1fee76a8d95a3979, 0.34190, 0.34190}, {"iq2_xs", 0x876eca7ee1698add, 0.29367, 0.29367},
+    {"iq2_s", 0x78d61a9436705649, 0.24716, 0.24716},   {"iq3_xxs", 0x75702a69d67ddabd, 0.18017, 0.18017},
+    {"iq3_s", 0x2a808befa1315945, 0.13182, 0.13182},   {"iq1_s", 0x7c2f41427e9436e5, 0.47245, 0.47245},
+    {"iq1_m", 0x203ee45a63e04d25, 0.43414, 0.43414},   {"q8_1", 0xda5e45c719003da5, 0.00533, 0.00533},
+    {"q8_K", 0xa508d046487d5288, 0.00692, 0.00692},
+};
+
+static uint64_t hash_values(const float *x, size_t n) {
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = 0x7fc00000; /* one NaN for all */
+        if (!isnan(x[i])) memcpy(&bits, &x[i], sizeof bits);
+        hash = (hash ^ bits) * 1099511628211u;
+    }
+    return hash;
+}
+
+static void test_random_blocks_have_their_values_and_errors(void **state) {
+    (void)state;
+    enum { BLOCKS = 64, VALUES = 256 * BLOCKS };
+    static unsigned char blocks[BLOCKS * 512];
+    static float x[VALUES], out[VALUES];
+    rng r = {29};
+    for (int i = 0; i < VALUES; i++) x[i] = rng_normal(&r);
+    for (int t = 0; t < TYPES; t++) {
+        const type_row *type = &types[t];
+        rng bytes = {(uint64_t)t + 1};
+        for (size_t i = 0; i < BLOCKS * (size_t)type->bytes; i++) blocks[i] = (unsigned char)rng_below(&bytes, 256);
+        type->dequantize(blocks, out, BLOCKS * type->block);
+        const uint64_t values = hash_values(out, (size_t)(BLOCKS * type->block));
+        double errors[2];
+        for (int fast = 0; fast < 2; fast++) {
+            if (fast)
+                type->quantize_row(x, blocks, BLOCKS * type->block);
+            else
+                type->quantize(x, blocks, BLOCKS * type->block, NULL);
+            type->dequantize(blocks, out, BLOCKS * type->block);
+            errors[fast] = relative_rmse(x, out, (size_t)(BLOCKS * type->block));
+        }
+        const size_t n = sizeof recorded / sizeof *recorded;
+        size_t row = 0;
+        while (row < n && strcmp(recorded[row].type, type->name) != 0) row++;
+        if (row == n) fail_msg("%s has no row", type->name);
+        if (values != recorded[row].values) fail_msg("%s: other values", type->name);
+        if (!(errors[0] <= 1.005 * recorded[row].careful && errors[1] <= 1.005 * recorded[row].fast))
+            fail_msg("%s: errors %.5f and %.5f, not %.5f and %.5f", type->name, errors[0], errors[1],
+                     recorded[row].careful, recorded[row].fast);
+    }
+}
+
 static void test_golden_blocks_dequantize_to_the_reference(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(manifest, "quants/manifest.json");
+    if (!golden_path("quants/manifest.json")) return;
     float *out = malloc(N * sizeof *out);
     for (int t = 0; t < TYPES; t++) {
         const type_row *type = &types[t];
@@ -93,7 +158,8 @@ static void test_golden_blocks_dequantize_to_the_reference(void **state) {
 
 static void test_quantizers_are_as_good_as_the_reference(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "quants/manifest.json");
+    const char *path = golden_path("quants/manifest.json");
+    if (!path) return;
     json_t *manifest = json_load_file(path, 0, NULL);
     assert_non_null(manifest);
     float *out = malloc(N * sizeof *out);
@@ -310,6 +376,7 @@ static void test_fast_scales_come_from_the_extremes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_blocks_have_their_values_and_errors),
         cmocka_unit_test(test_golden_blocks_dequantize_to_the_reference),
         cmocka_unit_test(test_quantizers_are_as_good_as_the_reference),
         cmocka_unit_test(test_lattice_types_find_near_points),
