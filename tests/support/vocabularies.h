@@ -16,11 +16,7 @@
 static const char *const vocabularies[] = {"bert-bge",  "deepseek-llm", "falcon",   "gpt-2",
                                            "llama-spm", "phi-3",        "starcoder"};
 
-static inline tn_tokenizer *open_golden(const char *name) {
-    char relative[100];
-    snprintf(relative, sizeof relative, "vocab/ggml-vocab-%s.gguf", name);
-    const char *path = golden_path(relative);
-    if (!path) return NULL;
+static inline tn_tokenizer *open_vocabulary(const char *path) {
     tn_gguf *file;
     tn_tokenizer *t;
     assert_ok(tn_gguf_open(path, NULL, &file));
@@ -28,6 +24,14 @@ static inline tn_tokenizer *open_golden(const char *name) {
     tn_gguf_close(file); /* the tokenizer does not refer to it */
     return t;
 }
+static inline tn_tokenizer *open_golden(const char *name) {
+    char relative[100];
+    snprintf(relative, sizeof relative, "vocab/ggml-vocab-%s.gguf", name);
+    const char *path = golden_path(relative);
+    return path ? open_vocabulary(path) : NULL;
+}
+/* That of the model that comes with the program: 4,096 tokens, merges of bytes, split as GPT-2 does. */
+static inline tn_tokenizer *open_tales(void) { return open_vocabulary(TENON_SOURCE_DIR "/models/tales.gguf"); }
 
 #define OPEN_OR_SKIP(variable, name)                                                                                 \
     tn_tokenizer *variable = open_golden(name);                                                                      \

@@ -120,14 +120,16 @@ static void fit_is_the_truth(void **state) {
                     p.n_gpu_layers = 2;
                 }
                 check(path, &p, false, &fit);
-                if (devices == 1 && (ctx == 512 || (all && ctx == 32768))) check_edge(path, p, &fit.devices[0]);
+                const bool turn = all || (index + reference_is_golden()) % 2 == 0 || large();
+                if (turn && devices == 1 && (ctx == 512 || (all && ctx == 32768)))
+                    check_edge(path, p, &fit.devices[0]);
                 tn_fit_free(&fit);
             }
         }
         if (large() || (reference_is_golden() && !all)) continue;
         static const tn_type types[] = {TN_F32, TN_BF16, TN_Q8_0, TN_Q4_0};
         for (size_t i = 0; i < 4; i++) {
-            if (!all && (i + (size_t)index) % 2 == 0) continue;
+            if (!all && i != (size_t)index % 4) continue;
             tn_session_params p = params();
             tn_fit fit;
             p.n_ctx = 1024;
@@ -281,7 +283,8 @@ static void devices_that_give_small_pieces_are_used_or_refused_at_once(void **st
 
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    const char *found = reference_path("gpt-oss-moe"); /* two cache groups, experts */
+    if (reference_is_golden() && !getenv("TENON_LONG")) return; /* the tiny model has failed in the same places */
+    const char *found = reference_path("gpt-oss-moe");          /* two cache groups, experts */
     char path[512];
     snprintf(path, sizeof path, "%s", found);
     check_every_allocation_failure(fit_and_make, path);
