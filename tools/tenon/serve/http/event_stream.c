@@ -161,10 +161,35 @@ void stream_send(struct request *r, const char *event, json_t *json) {
     free(text);
 }
 
+/* evhttp's own callback for output that was sent, the same function for all connections. */
+static bufferevent_data_cb evhttp_sent;
+
+static void on_sent(struct bufferevent *bev, void *connection) {
+    if (evbuffer_get_length(bufferevent_get_output(bev)) == 0) evhttp_sent(bev, connection);
+}
+
+void reply_end(struct server *server, struct evhttp_request *http) {
+    struct bufferevent *bev = server->tls ? bufferevent_of(http) : NULL;
+    if (bev) bufferevent_incref(bev);
+    evhttp_send_reply_end(http);
+    if (!bev) return;
+    /* With TLS, libevent calls back some time after output was sent. evhttp ends the response at the next call, and
+     * closes the connection: if that call is for an earlier chunk, the last ones are lost. */
+    bufferevent_data_cb on_read, sent;
+    bufferevent_event_cb on_event;
+    void *own;
+    bufferevent_getcb(bev, &on_read, &sent, &on_event, &own);
+    if (sent && sent != on_sent) {
+        evhttp_sent = sent;
+        bufferevent_setcb(bev, on_read, on_sent, on_event, own);
+    }
+    bufferevent_decref(bev);
+}
+
 void stream_end(struct request *r) {
     stream_send_collected(r);
     if (!r->http) return;
     struct evhttp_request *http = r->http;
     request_detach(r);
-    evhttp_send_reply_end(http);
+    reply_end(r->served->server, http);
 }

@@ -46,6 +46,8 @@ json_t *parse_body(struct server *server, struct evhttp_request *http, const cha
 void add_reply_headers(const struct server *server, struct evhttp_request *http, const char *type);
 void log_access(struct server *server, struct evhttp_request *http, int code);
 
+/* Ends a response that was sent in chunks. */
+void reply_end(struct server *server, struct evhttp_request *http);
 void stream_start(struct request *request);          /* sends the headers of an event stream, once */
 void stream_send_collected(struct request *request); /* sends what was collected while pieces were handled */
 

@@ -71,7 +71,7 @@ void models_forget_listeners(struct server *server) {
         struct models_listener *listener = server->listeners;
         server->listeners = listener->next;
         unwatch_close(server, listener->http);
-        evhttp_send_reply_end(listener->http);
+        reply_end(server, listener->http);
         tn_free(listener);
     }
 }
