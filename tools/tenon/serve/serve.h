@@ -177,6 +177,7 @@ struct served {
     struct event *outbox_ready;
     struct waiting_request *waiting; /* requests that wait until the model is loaded */
     size_t n_alive;                  /* requests that use it */
+    int n_waiting_for_cells;         /* of them; see waits_for_cells */
     uint64_t last_used, asked;       /* when it was last used; since when requests wait for it */
     char repo[256];                  /* OWNER/NAME[:QUANT] that it came from, or "" */
     struct served *unloaded_for;     /* the model that needs its memory */
@@ -356,6 +357,7 @@ struct response_format {
 struct request {
     struct request *next, *previous;
     bool linked;                 /* it is in the server's list */
+    bool waits_for_cells;        /* a job is preempted, although its client reads */
     struct recording *recording; /* of its event stream, which goes on without a client; NULL: none */
     struct served *served;
     struct evhttp_request *http; /* NULL once the client has disconnected */

@@ -57,21 +57,30 @@ static bool has_preempted(const struct request *r) {
     return false;
 }
 
-/* Whether a job waits for a slot, or a preempted job of another request waits for cells. Preempted jobs whose own
- * clients have stopped reading do not count. */
+/* Counts the requests of each model that wait for cells although their clients read. */
+static void count_waiting(struct server *server) {
+    for (struct request *r = server->requests; r; r = r->next) {
+        const bool waits = has_preempted(r) && bytes_behind(r) <= MAX_UNSENT;
+        if (waits == r->waits_for_cells) continue;
+        r->waits_for_cells = waits;
+        r->served->n_waiting_for_cells += waits ? 1 : -1;
+    }
+}
+
+/* Whether a job waits for a slot, or, as of the last tick, a preempted job of another request waits for cells.
+ * Preempted jobs whose own clients have stopped reading do not count. */
 static bool others_wait(struct request *r) {
     struct served *served = r->served;
     pthread_mutex_lock(&served->lock);
     bool wait = served->n_queued > 0;
     pthread_mutex_unlock(&served->lock);
-    for (struct request *q = served->server->requests; q && !wait; q = q->next)
-        wait = q != r && q->served == served && has_preempted(q) && bytes_behind(q) <= MAX_UNSENT;
-    return wait;
+    return wait || served->n_waiting_for_cells > (r->waits_for_cells ? 1 : 0);
 }
 
 /* A client that has stopped reading must not hold a slot: while others wait, its answer continues, and ends early
  * when the client is too far behind. */
 void streams_yield(struct server *server) {
+    count_waiting(server);
     for (struct request *r = server->requests; r; r = r->next) {
         const size_t behind = bytes_behind(r);
         /* A job stays paused until all is sent, also when its client has read some: it holds its slot and cells. */

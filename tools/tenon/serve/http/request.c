@@ -87,6 +87,7 @@ void request_free(struct request *r) {
     tn_free(r->schema_notes);
     struct served *served = r->served;
     const bool linked = r->linked;
+    served->n_waiting_for_cells -= r->waits_for_cells;
     tn_free(r);
     if (!linked) return;
     served->n_alive--;
