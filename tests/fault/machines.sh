@@ -61,7 +61,7 @@ machines_serve() { # what
     machines_start serve -m model.gguf --port 0 -c 128 || { machines_end; return; }
     for _ in $(seq 100); do
         port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' err | tr -d '\r')
-        [ -n "$port" ] && break
+        [ -n "$port" ] && grep -q 'model is ready' err && break
         sleep 0.1
     done
     ask() { ip netns exec $machine_a curl -s -m 20 -o out/reply.json -w '%{http_code}' "http://127.0.0.1:$port/completion" -d '{"prompt":"hi","n_predict":4}'; }
