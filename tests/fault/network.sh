@@ -30,9 +30,7 @@ machines_make() { # rate for tc
 machines_run() { # program, arguments…
     local line=("$mpirun" -n 2 --host 10.77.0.1:1,10.77.0.2:1 --bind-to none --mca plm_rsh_agent "$machines_agent"
         --mca btl tcp,self --mca btl_tcp_if_include v0 --mca oob_tcp_if_include v0 -x XDG_CACHE_HOME ${TENON_NET_MODULE:+-x TENON_NET_MODULE})
-    # Both machines share a kernel: UCX and libfabric would find that out and pass messages through memory.
-    [ "$mpi" != mpich ] || line=("$mpirun" -n 2 -hosts 10.77.0.1,10.77.0.2 -launcher ssh -launcher-exec "$machines_agent" -iface v0
-        -genv UCX_TLS tcp,self -genv UCX_NET_DEVICES v0 -genv FI_PROVIDER tcp -genv FI_TCP_IFACE v0)
+    [ "$mpi" != mpich ] || line=("$mpirun" -n 2 -hosts 10.77.0.1,10.77.0.2 -launcher ssh -launcher-exec "$machines_agent" -iface v0)
     # shellcheck disable=SC2016
     exec ip netns exec $machine_a unshare --uts taskset -c "${machine_cpus[0]}" bash -c 'hostname machine-a; exec "$@"' - "${line[@]}" "$@"
 }
