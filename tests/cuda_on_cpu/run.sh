@@ -68,7 +68,7 @@ if [ -z "${TENON_LONG:-}" ]; then
     is 75 90 && tests 'every*'
     is 80 && tests 'every*' TENON_OPS=mul_mat_id
     tests 'named*' TENON_GPU_MODELS="$models"
-    is 75 && tests 'models*' TENON_GPU_ARCHS="llama-dense"
+    is 75 90 && tests 'models*' TENON_GPU_ARCHS="llama-dense"
 else
     tests '*' TENON_GPU_MODELS="$models"
     tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_PROCESSORS=1
