@@ -136,7 +136,8 @@ static void shapes_that_were_left_out_are_covered(void **state) {
         const char *const *names = devices[i / TN__COUNT(archs)];
         tn_device *device;
         if (tn_device_find(names[0], &device) != TN_OK) continue; /* no CUDA here */
-        if (!getenv("TENON_LONG") && (i + i / TN__COUNT(archs)) % TN__COUNT(archs) == 2) continue; /* two of them each */
+        if (!getenv("TENON_LONG") && (i + i / TN__COUNT(archs)) % TN__COUNT(archs) == 2)
+            continue; /* two of them each */
         tn_model *model = open_tiny(
             &(tiny_options){.arch = archs[i % TN__COUNT(archs)], .layers = 40, .context = 2048, .ffn = 256});
         tn_session_params p = small_params(tn_device_name(device));
