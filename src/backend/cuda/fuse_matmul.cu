@@ -43,9 +43,32 @@ matmul_group group_at(const compiler *f, int i) {
             gemv_family_of(*f->device, t) != g.family)
             continue;
         if (g.n == 3 && (is_step(f, g) || of_kind_in(f, g, kind_of(t->src[0])) == 3)) break;
-        if (can_run_at(f, k, i)) g.at[g.n++] = k;
+        if (!can_run_at(f, k, i)) continue;
+        matmul_group more = g;
+        const matmul_group alone = {{k}, 1, g.family};
+        more.at[more.n++] = k;
+        if (is_step(f, g) && !is_step(f, more) && is_step(f, alone)) continue; // rest_of_group() has it
+        g = more;
     }
     return g;
+}
+// Matmuls of the same input that do not fit into the step of group g, but make a step of their own after it.
+static matmul_group rest_of_group(const compiler *f, const matmul_group &g) {
+    matmul_group rest = {};
+    if (!g.n || !is_step(f, g)) return rest;
+    const int i = g.at[0];
+    rest.family = g.family;
+    for (int k = i + 1; k < f->n && k < i + GROUP_WINDOW && rest.n < 3; k++) {
+        const tn_tensor *t = f->nodes[k];
+        bool taken = f->info[k].done || !is_matmul(t) || !same_columns(t, f->nodes[i]) ||
+                     gemv_family_of(*f->device, t) != g.family || !can_run_at(f, k, i);
+        for (int m = 0; m < g.n; m++) taken = taken || g.at[m] == k;
+        if (taken) continue;
+        matmul_group more = rest;
+        more.at[more.n++] = k;
+        if (is_step(f, more)) rest = more;
+    }
+    return rest;
 }
 bool feeds_group(const compiler *f, int i, int after, matmul_group *g) {
     *g = group_at(f, next_node(f, after));
@@ -56,7 +79,7 @@ bool feeds_group(const compiler *f, int i, int after, matmul_group *g) {
     const tn_tensor *t = f->nodes[i], *first = f->nodes[g->at[0]];
     int64_t k = t->op == TN_OP_ATTENTION ? t->ne[0] * t->ne[1] : t->ne[0];
     if (first->src[1]->ne[0] != k || gemv_columns(first) * k != tn_nelements(t)) return false;
-    return f->info[i].readers == g->n && first->src[0]->ne[0] % 32 == 0;
+    return f->info[i].readers == g->n + rest_of_group(f, *g).n && first->src[0]->ne[0] % 32 == 0;
 }
 
 bool is_step(const compiler *f, const matmul_group &g) {
@@ -115,7 +138,8 @@ tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched) {
     *matched = is_plain_norm(t) && feeds_group(f, i, i, &g);
     if (!*matched) return TN_OK;
     fuse_node(f, i);
-    if (is_step(f, g) && g.n > 1 && survives_group(f, x, g) && (uintptr_t)x->data % 16 == 0) {
+    if (is_step(f, g) && g.n > 1 && survives_group(f, x, g) && survives_group(f, x, rest_of_group(f, g)) &&
+        (uintptr_t)x->data % 16 == 0) {
         activations form = {};
         form.y = (const float *)x->data;
         form.stride = x->ne[0];
@@ -201,11 +225,12 @@ static bool finish_with_add(compiler *f, const matmul_group &g, gemv_job *job, i
 
 // ---- Launches ----
 
-// A step takes all matrices of a group, of any types.
-static tn_status add_matmul_step(compiler *f, const compilation &c, const matmul_group &g, gemv_job *job) {
+// A step takes all matrices of a group, of any types. What follows them is fused if no other step reads their input.
+static tn_status add_matmul_step(compiler *f, const compilation &c, const matmul_group &g, gemv_job *job,
+                                 bool alone) {
     for (job->n = 0; job->n < g.n; job->n++) job->m[job->n] = gemv_matrix_of(f->nodes[g.at[job->n]]);
     for (int k = 0; k < g.n; k++) fuse_node(f, g.at[k]);
-    if (!finish_with_gate(f, g, job, 1) && !finish_with_add(f, g, job, 1)) f->pending = NULL;
+    if (!alone || (!finish_with_gate(f, g, job, 1) && !finish_with_add(f, g, job, 1))) f->pending = NULL;
     persistent_add_matmul(f->steps, *job);
     return assign_step(f, c, "matmul");
 }
@@ -283,7 +308,11 @@ tn_status fuse_matmuls(compiler *f, const compilation &c, int i, bool *matched) 
     bool summed = false;
     if (g.n == 1 && job.experts.ids) TN_TRY(fuse_expert_sum(f, c, i, &job, &summed));
     if (summed) return TN_OK;
-    return step ? add_matmul_step(f, c, g, &job) : add_group(f, c, g, job, columns);
+    if (!step) return add_group(f, c, g, job, columns);
+    const matmul_group rest = rest_of_group(f, g);
+    gemv_job other = job;
+    TN_TRY(add_matmul_step(f, c, g, &job, !rest.n));
+    return rest.n ? add_matmul_step(f, c, rest, &other, false) : TN_OK;
 }
 
 // ---- More columns ----

@@ -13,6 +13,7 @@ struct persistent_steps {
     unsigned *epoch; // on the device: steps that ran so far
     float *result_buffers[RESULT_BUFFERS];
     const float *held[2]; // the tensor whose data a result buffer holds as well; or NULL
+    const float *input;   // of the last matmul, as the compiler named it
     int last_buffer, blocks;
     int n, launched, capacity;
     int arrivals;    // steps since the last launch that arrive at the barrier of all blocks
@@ -169,14 +170,26 @@ static bool is_result(const persistent_steps *c, const float *at) {
     }
     return false;
 }
+// Whether the last step multiplies the same input, in the same form.
+static bool reads_last_input(persistent_steps *c, const persistent_matmul &p) {
+    const persistent_step *from = persistent_last_step(c);
+    if (!from || from->is_attention || !p.job.in.y || p.job.in.y != c->input) return false;
+    const gemv_job &last = from->matmul.job;
+    return last.k == p.job.k && last.in.weight == p.job.in.weight && last.in.eps == p.job.in.eps &&
+           last.finish == GEMV_STORE && (p.kinds[0] <= PERSISTENT_BF16) == (from->matmul.kinds[0] <= PERSISTENT_BF16);
+}
 void persistent_add_matmul(persistent_steps *c, const gemv_job &job) {
     persistent_step &s = c->steps[c->n];
     memset((void *)&s, 0, sizeof s);
     persistent_matmul_of(job, c->blocks, &s.matmul);
     gemv_job &j = s.matmul.job;
     s.input_step = -1;
-    const float *published = publish_last_result(c, j.in.y);
-    if (published) {
+    s.matmul.same_input = reads_last_input(c, s.matmul);
+    c->input = j.in.y;
+    const float *published = s.matmul.same_input ? NULL : publish_last_result(c, j.in.y);
+    if (s.matmul.same_input) {
+        // Nothing is loaded, so there is nothing to wait for.
+    } else if (published) {
         j.in.y = published;
         s.input_step = c->n - 1 - c->launched;
     } else {

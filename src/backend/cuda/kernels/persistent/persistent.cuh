@@ -27,6 +27,7 @@ struct persistent_matmul {
     unsigned inverse_items;     // 2³² / (items of a group), rounded up: __umulhi() with it divides
     float *published[3];        // by matrix: the buffer in which results are published to the next step, or NULL
     bool residual_is_published; // job.residual holds step tags, which must be removed
+    bool same_input;            // as the previous step: its input is still in shared memory
 };
 struct alignas(16) persistent_step {
     bool is_attention;

@@ -151,11 +151,14 @@ persistent_kernel persistent_kernel_for(int kinds, int size, int group) {
         Q8 = 1 << PERSISTENT_Q8_0,
         Q6 = 1 << PERSISTENT_Q6_K,
         Q4 = 1 << PERSISTENT_Q4_0,
-        Q4K = 1 << PERSISTENT_Q4_K
+        Q4K = 1 << PERSISTENT_Q4_K,
+        Q5K = 1 << PERSISTENT_Q5_K,
+        K_AND_Q8 = Q4K | Q5K | Q6 | Q8
     };
     return kinds == F16             ? kernel_for_size<F16>(size, group, "f16")
            : kinds == Q8            ? kernel_for_size<Q8>(size, group, "q8_0")
            : !(kinds & ~(Q4 | Q6))  ? kernel_for_size<Q4 | Q6>(size, group, "q4_0|q6_K")
            : !(kinds & ~(Q4K | Q6)) ? kernel_for_size<Q4K | Q6>(size, group, "q4_K|q6_K")
+           : !(kinds & ~K_AND_Q8)   ? kernel_for_size<K_AND_Q8>(size, group, "q4_K|q5_K|q6_K|q8_0")
                                     : kernel_for_size<ALL_KINDS>(size, group, "any");
 }

@@ -24,7 +24,7 @@ enum {
     // warps may not have finished, and the one being loaded.
     STEP_WINDOW = 8,
     LOOKAHEAD = STEP_WINDOW - 3,
-    FEW_STEPS = 4,                  // launches of at most so many let the next kernel start while they run
+    FEW_STEPS = 6,                  // launches of at most so many let the next kernel start while they run
     STATIC_SHARED_BYTES = 11 << 10, // upper bound of the kernel's static shared memory
     MAX_GROUPS = 1 << 22,           // times the number of blocks it must fit 32 bits
 };
@@ -35,6 +35,7 @@ enum persistent_weight {
     PERSISTENT_Q4_0,
     PERSISTENT_Q8_0,
     PERSISTENT_Q4_K,
+    PERSISTENT_Q5_K,
     PERSISTENT_Q6_K,
     PERSISTENT_NONE
 };
@@ -52,6 +53,8 @@ enum : int {
         DO(unit_q4_K);                                                                                               \
     } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q4_0)) {                                                       \
         DO(unit_q4_0_soa);                                                                                           \
+    } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q5_K)) {                                                       \
+        DO(unit_q5_K);                                                                                               \
     } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q6_K)) {                                                       \
         DO(unit_q6_K_soa);                                                                                           \
     } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q8_0)) {                                                       \
@@ -68,6 +71,7 @@ static persistent_weight persistent_weight_of(int kind) {
     case TN_Q4_0 | SOA: return PERSISTENT_Q4_0;
     case TN_Q8_0 | SOA: return PERSISTENT_Q8_0;
     case TN_Q4_K: return PERSISTENT_Q4_K;
+    case TN_Q5_K: return PERSISTENT_Q5_K;
     case TN_Q6_K | SOA: return PERSISTENT_Q6_K;
     default: return PERSISTENT_NONE;
     }

@@ -36,7 +36,7 @@ __device__ static inline void prefetch_norm_weights(norm_prefetch &norm, const s
     while (++step <= last_loaded) {
         const persistent_step &s = window.steps[step % STEP_WINDOW];
         const gemv_job &j = s.matmul.job;
-        if (s.is_attention || !j.in.weight || 4 * j.k > max_bytes) continue;
+        if (s.is_attention || s.matmul.same_input || !j.in.weight || 4 * j.k > max_bytes) continue;
         norm.step = step;
         norm.phase ^= 1;
         barrier_expect(&norm.loaded, (uint32_t)(4 * j.k));
@@ -224,9 +224,12 @@ __device__ static void run_matmul(const persistent_matmul &p, const warp_share &
         if (!input_loaded) {
             bool prefetched = norms.step == step;
             if (prefetched) barrier_wait(&norms.loaded, norms.phase);
-            load_activations<KINDS>(p, first_input, input_tag,
-                                    prefetched ? (const float *)norm_weights : p.job.in.weight, shared, squares);
-            // load_activations() ends with a barrier, so all threads have read the weights and `norms`. The
+            if (p.same_input)
+                __syncthreads(); // other warps may still read partial_sums
+            else
+                load_activations<KINDS>(p, first_input, input_tag,
+                                        prefetched ? (const float *)norm_weights : p.job.in.weight, shared, squares);
+            // After this barrier all threads have read the weights and `norms`. The
             // volatile read keeps the compiler from hoisting it to all threads, which would race with the update.
             if (threadIdx.x == 0 && *(volatile int *)&norms.step <= step)
                 prefetch_norm_weights(norms, window, step, last_loaded, norm_weights, norm_bytes);
