@@ -6,6 +6,7 @@
 //   rope q, rope k, store k, store v, attention         one launch; with more tokens all but the attention
 //   matrix multiplication → add → norm                  one launch
 //   gate, up → gated activation                         one launch, with experts too
+//   convolution … linear attention → gated norm         one launch: a gated delta net with one token
 //   soft-max → top-k of the MoE router                  one launch
 //   experts' weights → mix of results → add             one launch
 //   sum and argmax of the logits                        one launch
@@ -49,6 +50,11 @@ int index_of_whole(const compiler *f, const tn_tensor *t) {
 bool overlap(const tn_tensor *a, const tn_tensor *b) {
     const char *x = (const char *)a->data, *y = (const char *)b->data;
     return x < y + tn_nbytes(b) && y < x + tn_nbytes(a);
+}
+bool survives_until(const compiler *f, const tn_tensor *t, int from, int to) {
+    for (int m = from + 1; m < to; m++)
+        if (!f->info[m].done && overlap(f->nodes[m], t)) return false;
+    return true;
 }
 bool only_read_by(const compiler *f, int i, int readers) { return f->info[i].readers == readers && !f->info[i].kept; }
 int next_node(const compiler *f, int i) {
@@ -144,7 +150,7 @@ scratch_needs compiler_scratch(const compiler *f) {
         size_t bytes = node_scratch(*f->device, f->nodes[i]);
         if (bytes > most) most = bytes;
         counts = counts || f->nodes[i]->op == TN_OP_ATTENTION || f->nodes[i]->op == TN_OP_ARGMAX ||
-                 f->nodes[i]->op == TN_OP_TOP_K;
+                 f->nodes[i]->op == TN_OP_TOP_K || f->nodes[i]->op == TN_OP_LINEAR_ATTENTION;
     }
     return scratch_needs_of(2 * f->activation_buffer_bytes + all_plan_bytes(f) + most,
                             f->steps ? persistent_memory_bytes(f->steps) : 0, counts);
@@ -241,6 +247,7 @@ static tn_status compile_one(compiler *f, const compilation &c, int i) {
     if (!matched) TN_TRY(fuse_matmuls(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_rotations(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_attention(f, c, i, &matched));
+    if (!matched) TN_TRY(fuse_delta_net(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_sum_argmax(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_moe_router(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_mix(f, c, i, &matched));
@@ -280,10 +287,11 @@ tn_status compiler_run(compiler *f, const compile_params &params, launch_list *o
     if (f->persistent) persistent_begin(f->steps, params.table);
     for (int i = 0; i < f->n; i++) {
         f->info[i].done = node_is_idle(f->nodes[i]);
-        f->info[i].runs_extras = false;
+        f->info[i].runs_extras = f->info[i].runs_delta_net = false;
         f->info[i].kept = (f->nodes[i]->flags & (TN_FLAG_OUTPUT | TN_FLAG_KEPT)) != 0 || !f->info[i].readers;
     }
     mark_attention_extras(f);
+    mark_delta_nets(f);
     for (int i = 0; i < f->n; i++)
         if (!f->info[i].done) TN_TRY(compile_one(f, c, i));
     TN_TRY(launch_steps(f, c));

@@ -14,10 +14,11 @@ enum {
 };
 
 struct compiler_node {
-    int readers;      // nodes of this program that read it, directly or through views
-    bool kept;        // read outside this program too
-    bool done;        // compiled, or part of another node's launch
-    bool runs_extras; // an attention that rotates and stores
+    int readers;         // nodes of this program that read it, directly or through views
+    bool kept;           // read outside this program too
+    bool done;           // compiled, or part of another node's launch
+    bool runs_extras;    // an attention that rotates and stores
+    bool runs_delta_net; // a linear attention with the nodes before it
 };
 struct node_address {
     const tn_tensor *tensor;
@@ -58,6 +59,8 @@ bool overlap(const tn_tensor *a, const tn_tensor *b);
 bool only_read_by(const compiler *f, int i, int readers);
 int next_node(const compiler *f, int i); // after i, that is not compiled yet
 bool is_rows(const tn_tensor *t);        // f32 rows in at most two dimensions
+// Whether no launch between nodes `from` and `to` writes over this memory.
+bool survives_until(const compiler *f, const tn_tensor *t, int from, int to);
 // Whether node k may run as early as node i: nothing in between reads or writes the memory of its result.
 bool can_run_at(const compiler *f, int k, int i);
 
@@ -110,6 +113,9 @@ tn_status fuse_normed_router(compiler *f, const compilation &c, int i, bool *mat
 bool has_normed_router(const compiler *f, int i); // whether that one takes the node
 tn_status fuse_expert_sum(compiler *f, const compilation &c, int i, gemv_job *job, bool *matched);
 tn_status fuse_mix(compiler *f, const compilation &c, int i, bool *matched);
+// Marks nodes that run inside linear attentions.
+void mark_delta_nets(compiler *f);
+tn_status fuse_delta_net(compiler *f, const compilation &c, int i, bool *matched);
 bool attention_is_step(const device_description &device, const tn_tensor *t);
 // Marks nodes that run inside attentions.
 void mark_attention_extras(compiler *f);

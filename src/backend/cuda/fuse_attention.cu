@@ -17,13 +17,6 @@ static bool can_rotate(const tn_tensor *t) {
     return t->op == TN_OP_ROPE && (p.mode == TN_ROPE_NORMAL || p.mode == TN_ROPE_NEOX) && !p.reverse &&
            x->type == TN_F32 && x->nb[0] == 4;
 }
-// Whether no launch between nodes `from` and `to` writes over this memory.
-static bool survives_until(const compiler *f, const tn_tensor *t, int from, int to) {
-    for (int m = from + 1; m < to; m++)
-        if (!f->info[m].done && overlap(f->nodes[m], t)) return false;
-    return true;
-}
-
 // Whether attention reads the whole cache that the store writes rows to, with the same rows.
 static bool sees_rows_of(const tn_tensor *seen, const tn_tensor *store) {
     const tn_tensor *cache = store->src[0];

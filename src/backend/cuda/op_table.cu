@@ -1,5 +1,6 @@
 // The one table of ops on CUDA: one row each. An op without a row is not supported.
 #include "backend/cuda/compile.cuh"
+#include "backend/cuda/kernels/delta/delta_net.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
 #include "backend/cuda/kernels/kv_cache.cuh"
 #include "backend/cuda/kernels/weights.cuh"
@@ -122,7 +123,7 @@ struct op_table {
         rows[TN_OP_SELECT_POSITIONS] = {compile_select_positions, select_supported, select_scratch};
 
         rows[TN_OP_CAUSAL_CONV] = {compile_causal_conv, recurrent_supported};
-        rows[TN_OP_LINEAR_ATTENTION] = {compile_linear_attention, recurrent_supported};
+        rows[TN_OP_LINEAR_ATTENTION] = {compile_linear_attention, recurrent_supported, delta_net_scratch};
         rows[TN_OP_SELECTIVE_SCAN] = {compile_selective_scan, recurrent_supported};
         rows[TN_OP_RWKV7] = {compile_rwkv7, recurrent_supported};
     }

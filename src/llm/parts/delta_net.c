@@ -15,7 +15,7 @@ typedef struct delta_gates {
     tn_tensor *beta, *g;
 } delta_gates;
 
-static delta_gates build_delta_gates(const tn__builder *b, int32_t il, tn_tensor *x) {
+static delta_gates build_delta_gates(tn__builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     const int64_t heads = b->h->ssm.heads, groups = b->h->ssm.groups, share = heads / groups, tokens = x->ne[1];
     tn_arena *a = b->a;
@@ -30,6 +30,8 @@ static delta_gates build_delta_gates(const tn__builder *b, int32_t il, tn_tensor
     } else {
         beta = tn__build_linear(b, l->ssm_beta, l->ssm_beta_s, NULL, x, "ssm_beta");
         alpha = tn__build_linear(b, l->ssm_alpha, l->ssm_alpha_s, NULL, x, "ssm_alpha");
+        tn__append_now(b, beta);
+        tn__append_now(b, alpha);
     }
     alpha = tn_softplus(a, tn_add(a, tn_reshape(a, alpha, heads, tokens), l->ssm_dt_b));
     alpha = tn_mul(a, alpha, l->ssm_a);
@@ -52,6 +54,9 @@ static tn_tensor *build_delta_net(tn__builder *b, int32_t il, tn_tensor *x) {
     const int64_t tokens = x->ne[1];
     tn_tensor *qkv = tn__build_linear(b, l->wqkv, l->sqkv, NULL, x, "ssm_qkv");
     tn_tensor *z = tn__build_linear(b, l->attn_gate, l->attn_gate_s, NULL, x, "ssm_gate");
+    /* Matmuls of one input follow each other, so that devices can multiply them in one step. */
+    tn__append_now(b, z);
+    tn__append_now(b, qkv);
     const delta_gates gates = build_delta_gates(b, il, x);
     tn_tensor *steps = tn__builder_input(b, TN__INPUT_STEPS);
     tn_tensor *conv = tn__name_node(

@@ -97,9 +97,80 @@ static void recurrent_layers_agree_with_the_cpu(void **state) {
     }
 }
 
+/* ---- Gated delta nets ---- */
+
+/* Usually one token, whose layer a GPU computes in one launch. */
+static tn_tensor *gated_delta_net(device_graph *w, tn_tensor *x, tn_tensor *steps, rng *r) {
+    enum { ROWS = 3 };
+    static const int64_t key_sizes[] = {16, 32, 60, 64, 128};
+    const int64_t tokens = x->ne[1], dk = key_sizes[rng_below(r, 5)], dv = 32 * pick_int(r, 1, 5),
+                  groups = pick_int(r, 1, 3), heads = groups * pick_int(r, 1, 3), keys = dk * groups,
+                  values = dv * heads, channels = 2 * keys + values, width = chance(r, 85) ? 4 : 3;
+    const size_t row = (size_t)channels * 4, at_v = chance(r, 50) ? 0 : 2 * (size_t)keys * 4,
+                 at_k = at_v ? 0 : (size_t)values * 4, at_q = at_k + (size_t)keys * 4;
+    const bool gates_first = chance(r, 70);
+    tn_tensor *of_x[4], *all[4];
+    const int64_t n[] = {channels, values, heads, heads};
+    for (int i = 0; i < 4; i++)
+        of_x[i] = spread_tensor(w, TN_F16, TN_USAGE_WEIGHTS, (int64_t[]){x->ne[0], n[i], 1, 1}, 0.1f);
+    for (int i = 0; i < 4; i++) {
+        all[i] = tn_mul_mat(w->a, of_x[i], x);
+        if (i < 2 || gates_first) w->in_order[w->n_in_order++] = all[i];
+    }
+    tn_tensor *bias = device_tensor(w, TN_F32, TN_USAGE_WEIGHTS, heads, 1, 1),
+              *decay = spread_tensor(w, TN_F32, TN_USAGE_WEIGHTS, (int64_t[]){heads, 1, 1, 1}, 0.3f),
+              *alpha = tn_mul(w->a, tn_softplus(w->a, tn_add(w->a, all[2], bias)), decay);
+    tn_tensor *conv = tn_causal_conv(
+        w->a, all[0], spread_tensor(w, TN_F32, TN_USAGE_WEIGHTS, (int64_t[]){width, channels, 1, 1}, 1),
+        chance(r, 30) ? device_tensor(w, TN_F32, TN_USAGE_WEIGHTS, channels, 1, 1) : NULL,
+        state_of(w, (width - 1) * channels, ROWS), steps, chance(r, 80));
+    const size_t nb_k[] = {4, (size_t)dk * 4, row}, nb_v[] = {4, (size_t)dv * 4, row};
+    const int64_t ne_k[] = {dk, groups, tokens}, ne_v[] = {dv, heads, tokens};
+    const tn_linear_attention_sources s = {
+        .q = tn_l2_norm(w->a, tn_view(w->a, conv, 3, ne_k, nb_k, at_q), 1e-6f),
+        .k = tn_l2_norm(w->a, tn_view(w->a, conv, 3, ne_k, nb_k, at_k), chance(r, 20) ? 2.0f : 1e-6f),
+        .v = tn_view(w->a, conv, 3, ne_v, nb_v, at_v),
+        .g = tn_reshape(w->a, alpha, 1, heads, tokens),
+        .beta = tn_sigmoid(w->a, tn_reshape(w->a, all[3], 1, heads, tokens)),
+        .state = state_of(w, dk * values, ROWS),
+        .steps = steps};
+    const tn_linear_attention_params p = {.scale = 0.5f, .delta = true, .tiled = chance(r, 50)};
+    tn_tensor *y = tn_rms_norm(w->a, tn_linear_attention(w->a, &s, &p),
+                               device_tensor(w, TN_F32, TN_USAGE_WEIGHTS, dv, 1, 1), 1e-5f);
+    y = tn_reshape(w->a, y, values, tokens);
+    y = chance(r, 80) ? tn_swiglu(w->a, all[1], y) : tn_glu(w->a, TN_OP_SWIGLU, y, all[1], chance(r, 50));
+    return tn_mul_mat(w->a, spread_tensor(w, TN_F16, TN_USAGE_WEIGHTS, (int64_t[]){values, x->ne[0], 1, 1}, 0.1f), y);
+}
+static int build_delta_nets(device_graph *w, tn_tensor **wanted) {
+    enum { WIDE = 64, ROWS = 3, MOST = 4 };
+    static int32_t tables[2][MOST][4];
+    rng r = {seed};
+    const int64_t tokens = chance(&r, 85) ? 1 : pick_int(&r, 2, MOST);
+    tolerance = tokens == 1 ? 2e-3f : 0.1f; /* several tokens: activations are rounded to f16 */
+    for (int i = 0; i < 2; i++) random_steps(tables[i], tokens, ROWS, chance(&r, 10), &r);
+    w->r = (rng){seed + 1};
+    tn_tensor *steps = input_of(w, TN_I32, 4, tokens, 1, tables[1]);
+    w->earlier[w->n_inputs - 1] = tables[0];
+    tn_tensor *x = input_of(w, TN_F32, WIDE, tokens, 1, NULL);
+    for (int layer = 0; layer < 2; layer++) x = wanted[layer] = gated_delta_net(w, x, steps, &r);
+    return 2;
+}
+static void delta_nets_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEED_GPU();
+    const int rounds = gpu_rounds(15, 60, 600);
+    for (int i = 0; i < rounds; i++) {
+        char what[32];
+        seed = 5 + (uint64_t)i * 1000;
+        snprintf(what, sizeof what, "delta nets %d", i);
+        check_on_both(build_delta_nets, what);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recurrent_layers_agree_with_the_cpu),
+        cmocka_unit_test(delta_nets_agree_with_the_cpu),
     };
     cmocka_set_test_filter(getenv("TENON_TESTS"));
     return cmocka_run_group_tests(tests, find_gpu, NULL);
