@@ -287,7 +287,7 @@ tn_status compiler_run(compiler *f, const compile_params &params, launch_list *o
     if (f->persistent) persistent_begin(f->steps, params.table);
     for (int i = 0; i < f->n; i++) {
         f->info[i].done = node_is_idle(f->nodes[i]);
-        f->info[i].runs_extras = f->info[i].runs_delta_net = false;
+        f->info[i].runs_extras = f->info[i].runs_norms = f->info[i].runs_delta_net = false;
         f->info[i].kept = (f->nodes[i]->flags & (TN_FLAG_OUTPUT | TN_FLAG_KEPT)) != 0 || !f->info[i].readers;
     }
     mark_attention_extras(f);

@@ -18,6 +18,7 @@ struct compiler_node {
     bool kept;           // read outside this program too
     bool done;           // compiled, or part of another node's launch
     bool runs_extras;    // an attention that rotates and stores
+    bool runs_norms;     // and norms q and k before that
     bool runs_delta_net; // a linear attention with the nodes before it
 };
 struct node_address {

@@ -75,9 +75,9 @@ bool feeds_group(const compiler *f, int i, int after, matmul_group *g) {
     if (!g->n || f->info[i].kept) return false;
     for (int k = 0; k < g->n; k++)
         if (index_of_whole(f, f->nodes[g->at[k]]->src[1]) != i) return false;
-    // The node's rows must be the group's columns. An attention's row consists of all heads.
+    // The node's rows must be the group's columns. An attention's row consists of all heads, gated or not.
     const tn_tensor *t = f->nodes[i], *first = f->nodes[g->at[0]];
-    int64_t k = t->op == TN_OP_ATTENTION ? t->ne[0] * t->ne[1] : t->ne[0];
+    int64_t k = t->op == TN_OP_ATTENTION || t->op == TN_OP_MUL ? t->ne[0] * t->ne[1] : t->ne[0];
     if (first->src[1]->ne[0] != k || gemv_columns(first) * k != tn_nelements(t)) return false;
     return f->info[i].readers == g->n + rest_of_group(f, *g).n && first->src[0]->ne[0] % 32 == 0;
 }

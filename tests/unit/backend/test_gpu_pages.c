@@ -1,4 +1,5 @@
-/* Attention over page tables on a GPU: new rows and the attention after them, alone and in layers. Each is compared
+/* Attention over page tables on a GPU: new rows and the attention after them, alone and in layers; heads with norms,
+ * sections and gates. Each is compared
  * with the CPU. Skipped without a GPU. */
 #include "device_graph.h"
 #include "random_tensor.h"
@@ -220,10 +221,92 @@ static void layers_over_page_tables_agree_with_the_cpu(void **state) {
     }
 }
 
+/* ---- Heads ---- */
+
+/* What attention of one token also does: norms of q and k, rotations with sections, and a gate that comes with q. */
+static int build_heads(device_graph *w, tn_tensor **wanted) {
+    enum { LAYERS = 2, WIDTH = 128, PAGE = 64 };
+    static const tn_rope_mode modes[] = {TN_ROPE_NORMAL, TN_ROPE_NEOX, TN_ROPE_MULTI};
+    rng r = {seed};
+    const int64_t size = 64 << pick_int(&r, 0, 2), kv = pick_int(&r, 1, 2), heads = kv * pick_int(&r, 1, 8),
+                  tokens = chance(&r, 75) ? 1 : pick_int(&r, 2, 3), cells = PAGE * pick_int(&r, 2, 8),
+                  runs = chance(&r, 30) ? 36 : pick_int(&r, 1, 6), wide = size * heads, row = size * kv;
+    const bool norms = chance(&r, 80), one_norm = chance(&r, 10), gated = chance(&r, 60), conts = chance(&r, 80);
+    paged_batch before = random_batch(w, tokens, 1, PAGE, runs, cells, &r),
+                after = random_batch(w, tokens, 1, PAGE, runs, cells, &r);
+    int32_t *places = tn_tensor_nd(w->data, TN_I32, 4 * tokens)->data;
+    for (int64_t i = 0; i < 4 * tokens; i++) places[i] = (int32_t)pick_int(&r, 0, 2000);
+    w->r = (rng){seed + 1};
+    tolerance = tokens == 1 ? 5e-3f : 3e-2f;
+    tn_rope_params rope =
+        tn_rope_params_default((int32_t)(chance(&r, 50) ? size : size / 2), modes[rng_below(&r, 3)]);
+    for (int i = 0; i < 3; i++) rope.sections[i] = (int32_t)pick_int(&r, 1, 12);
+    const bool sections = rope.mode == TN_ROPE_MULTI;
+    tn_tensor *q_pos = input_of(w, TN_I32, 2, tokens, 1, after.q_pos),
+              *rows = input_of(w, TN_I32, tokens, 1, 1, after.rows),
+              *pages = input_of(w, TN_I32, 4, 1 + runs, 1, after.pages),
+              *positions =
+                  input_of(w, TN_I32, sections ? 4 * tokens : tokens, 1, 1, sections ? places : after.positions);
+    const void *earlier[] = {before.q_pos, before.rows, before.pages};
+    memcpy(w->earlier, earlier, sizeof earlier);
+    tn_tensor *x = input_of(w, TN_F32, WIDTH, tokens, 1, NULL);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        const int64_t each = gated ? 2 * size : size,
+                      shapes[4][4] = {
+                          {WIDTH, each * heads, 1, 1}, {WIDTH, row, 1, 1}, {WIDTH, row, 1, 1}, {wide, WIDTH, 1, 1}};
+        tn_tensor *weights[4], *cache[2];
+        for (int i = 0; i < 4; i++)
+            weights[i] = spread_tensor(w, TN_F16, TN_USAGE_WEIGHTS, shapes[i], i < 3 ? 0.1f : 0.05f);
+        for (int i = 0; i < 2; i++)
+            cache[i] = w->changed[w->n_changed++] = device_tensor(w, TN_F16, TN_USAGE_ANY, row, cells, 1);
+        tn_tensor *both = tn_mul_mat(w->a, weights[0], x), *k = tn_mul_mat(w->a, weights[1], x),
+                  *v = tn_mul_mat(w->a, weights[2], x);
+        w->in_order[w->n_in_order++] = both;
+        w->in_order[w->n_in_order++] = k;
+        w->in_order[w->n_in_order++] = v;
+        const int64_t ne[] = {size, heads, tokens};
+        const size_t nb[] = {4, (size_t)each * 4, (size_t)(each * heads) * 4};
+        tn_tensor *q = tn_view(w->a, both, 3, ne, nb, 0), *gate = NULL;
+        k = tn_reshape(w->a, k, size, kv, tokens);
+        if (norms) {
+            q = tn_rms_norm(w->a, q, device_tensor(w, TN_F32, TN_USAGE_WEIGHTS, size, 1, 1), 1e-5f);
+            if (!one_norm) k = tn_rms_norm(w->a, k, device_tensor(w, TN_F32, TN_USAGE_WEIGHTS, size, 1, 1), 1e-6f);
+        }
+        q = tn_rope(w->a, q, positions, NULL, &rope);
+        k = tn_rope(w->a, k, positions, NULL, &rope);
+        tn_tensor *with_k = tn_set_rows(w->a, cache[0], tn_reshape(w->a, k, row, tokens), rows),
+                  *with_v = tn_set_rows(w->a, cache[1], v, rows);
+        const tn_attention_sources s = {.q = q,
+                                        .k = heads_of(w, with_k, size, kv, size),
+                                        .v = heads_of(w, with_v, size, kv, size),
+                                        .q_pos = q_pos,
+                                        .pages = pages};
+        tn_tensor *y = tn_attention(w->a, &s, &(tn_attention_params){.scale = 0.1f, .causal = true, .page = PAGE});
+        if (gated) {
+            gate = tn_view(w->a, both, 3, ne, nb, (size_t)size * 4);
+            y = tn_mul(w->a, y, tn_sigmoid(w->a, conts ? tn_cont(w->a, gate) : gate));
+        }
+        x = wanted[layer] = tn_mul_mat(w->a, weights[3], tn_reshape(w->a, y, wide, tokens));
+    }
+    return LAYERS;
+}
+static void normed_and_gated_heads_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEED_GPU();
+    const int rounds = gpu_rounds(12, 40, 400);
+    for (int i = 0; i < rounds; i++) {
+        char what[32];
+        seed = (uint64_t)i * 1000 + 7;
+        snprintf(what, sizeof what, "heads %d", i);
+        check_on_both(build_heads, what);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(new_rows_are_stored_inside_and_outside_the_runs),
         cmocka_unit_test(layers_over_page_tables_agree_with_the_cpu),
+        cmocka_unit_test(normed_and_gated_heads_agree_with_the_cpu),
     };
     /* The reference does not round to bf16, as AMX does. */
     const char *device = getenv("TENON_GPU");

@@ -177,11 +177,13 @@ __device__ static float finish_score(const attention_job &j, float dot, int head
 
 // ---- Few tokens (attention_decode.cu) ----
 
-// What can run in the same launch: rotating q and k, storing the new rows of k and v, preparing the next matmul's
-// input.
+// What can run in the same launch: norms of the heads of q and k, rotating them, storing the new rows of k and v,
+// multiplying the result with the sigmoid of a gate, preparing the next matmul's input.
 struct decode_extras {
+    const tn_tensor *norm_q, *norm_k;   // both or none, one token only
     const tn_tensor *rope_q, *rope_k;   // both or none
     const tn_tensor *store_k, *store_v; // both or none
+    const tn_tensor *gate;              // heads like the result's, needs `next`; or NULL
     gemv_next next;                     // has_next: stored instead of the result, in the form the next matmul reads
     bool has_next;
     bool early; // no node of the program computes positions, rows or page tables
@@ -216,26 +218,28 @@ struct decode_job {
     float *published;
 };
 
-// Computes cosine and sine of every pair at this position, one pair per thread.
+// Cosine and sine of a pair at this position.
+__device__ static float2 rope_turn(const decode_job &d, int position, int pair) {
+    double theta = (double)position * exp2(pair * d.octave);
+    if (d.factors) theta /= d.factors[pair];
+    double angle = d.freq_scale * theta;
+    float magnitude = d.attn_factor;
+    if (d.ext_factor != 0) {
+        double ramp =
+            1 - fmin(1.0, fmax(0.0, (pair - (double)d.corr_low) / fmax(0.001, (double)d.corr_high - d.corr_low)));
+        double blend = ramp * d.ext_factor;
+        angle = angle * (1 - blend) + theta * blend;
+        magnitude *= 1 + 0.1f * logf(1 / d.freq_scale);
+    }
+    float s, c;
+    double turns = angle * 0.15915494309189533577;
+    sincospif((float)(2 * (turns - rint(turns))), &s, &c);
+    return make_float2(c * magnitude, s * magnitude);
+}
+// Those of all pairs, one per thread.
 __device__ static void rope_table(const decode_job &d, int position, float2 *turn) {
     int pair = threadIdx.x;
-    if (pair < d.dims / 2) {
-        double theta = (double)position * exp2(pair * d.octave);
-        if (d.factors) theta /= d.factors[pair];
-        double angle = d.freq_scale * theta;
-        float magnitude = d.attn_factor;
-        if (d.ext_factor != 0) {
-            double ramp =
-                1 - fmin(1.0, fmax(0.0, (pair - (double)d.corr_low) / fmax(0.001, (double)d.corr_high - d.corr_low)));
-            double blend = ramp * d.ext_factor;
-            angle = angle * (1 - blend) + theta * blend;
-            magnitude *= 1 + 0.1f * logf(1 / d.freq_scale);
-        }
-        float s, c;
-        double turns = angle * 0.15915494309189533577;
-        sincospif((float)(2 * (turns - rint(turns))), &s, &c);
-        turn[pair] = make_float2(c * magnitude, s * magnitude);
-    }
+    if (pair < d.dims / 2) turn[pair] = rope_turn(d, position, pair);
     __syncthreads();
 }
 // Element i of row x, rotated. turn: cosine and sine of every pair.

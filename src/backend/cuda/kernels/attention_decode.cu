@@ -2,8 +2,8 @@
 // blocks, and the last block to finish combines their results. A block computes all query heads of a key/value head,
 // or some of them.
 //
-// With an f16 cache, rotating q and k and storing the new rows of k and v can run in the same launch. Every block
-// rotates the q it needs, and stores the new rows in its share of the cells before it reads them.
+// With an f16 cache, norms of q and k, rotating them and storing the new rows of k and v can run in the same launch.
+// Every block rotates the q it needs, and stores the new rows in its share of the cells before it reads them.
 #include "backend/cuda/kernels/attention.cuh"
 
 enum {
@@ -11,9 +11,38 @@ enum {
     CELLS = THREADS, // of a tile
     MAX_GROUP = 8,
     MAX_TOKENS = 8,
-    LEAST = 128,    // the fewest cells worth a block of their own
-    MAX_SHARES = 64 // blocks of a head: two for each lane of the warp that combines them
+    LEAST = 128,      // the fewest cells worth a block of their own
+    FEW_CELLS = 2048, // logical cells up to which a block has few heads
+    MAX_SHARES = 64   // blocks of a head: two for each lane of the warp that combines them
 };
+
+// What decode_extras adds to the job, for this kernel only.
+struct decode_heads {
+    const float *norm_q, *norm_k; // weights of RMS norms before the rotation; NULL: none
+    float eps_q, eps_k;
+    int sections[4]; // pairs that share one of a token's four positions; all 0: it has one
+    const char *gate;
+    int64_t gate1, gate2; // byte strides of head and token
+};
+__device__ static void heads_rope_table(const decode_job &d, const decode_heads &h, int token, float2 *turn) {
+    const int pair = threadIdx.x, total = h.sections[0] + h.sections[1] + h.sections[2] + h.sections[3];
+    if (pair < d.dims / 2) {
+        int section = 0;
+        if (total)
+            for (int at = pair % total; section < 3 && at >= h.sections[section];) at -= h.sections[section++];
+        turn[pair] = rope_turn(d, d.positions[token + d.a.tokens * section], pair);
+    }
+    __syncthreads();
+}
+// The same as rope_element() of x times a norm's weight.
+__device__ static float weighted_rope_element(const decode_job &d, const float *x, const float *w, int i,
+                                              const float2 *turn) {
+    if (i >= d.dims) return x[i] * w[i];
+    const int pair = d.neox ? i % (d.dims / 2) : i / 2, a = d.neox ? pair : 2 * pair,
+              b = d.neox ? pair + d.dims / 2 : 2 * pair + 1;
+    const float u = x[a] * w[a], v = x[b] * w[b];
+    return i == b ? u * turn[pair].y + v * turn[pair].x : u * turn[pair].x - v * turn[pair].y;
+}
 
 // A block's share: logical cells `begin` to `stop` of a sequence. Share 0 is that of a token's first block.
 struct decode_share {
@@ -40,14 +69,14 @@ __device__ static bool stores_row(const decode_job &d, const decode_share &s, in
     return (t == token && s.number == 0) || share_has(d.a, s, row);
 }
 // Stores the new rows of several tokens.
-__device__ static void store_new_rows(const decode_job &d, int kv, const decode_share &share, int token,
-                                      float2 *rotation) {
+__device__ static void store_new_rows(const decode_job &d, const decode_heads &h, int kv, const decode_share &share,
+                                      int token, float2 *rotation) {
     int rotation_of = token; // the token whose rotation table is in `rotation`
     for (int t = 0; t < d.a.tokens; t++) {
         if (!stores_row(d, share, token, t)) continue; // uniform over the block
         if (d.dims && t != rotation_of) {
             __syncthreads();
-            rope_table(d, d.positions[t], rotation);
+            heads_rope_table(d, h, t, rotation);
             rotation_of = t;
         }
         const float *k = (const float *)(d.new_k + kv * d.nk1 + t * d.nk2),
@@ -59,6 +88,9 @@ __device__ static void store_new_rows(const decode_job &d, int kv, const decode_
         if (i < d.a.head_v) to_v[i] = __float2half_rn(v[i]);
     }
 }
+
+// The heads of a block where there are few cells.
+static constexpr int few_heads(int group) { return group >= 4 ? group / 4 : group; }
 
 // Rows of k or v for a tile of n cells.
 struct decode_rows {
@@ -125,31 +157,33 @@ __device__ static inline void add_values(const decode_rows &v, int first, int di
     }
 }
 
-// WHOLE: rows are f16 and have exactly SIZE elements. Otherwise they are of any type and have up to SIZE elements.
+template <int SIZE, int GROUP> struct alignas(16) decode_shared {
+    float q[GROUP][SIZE], warp_sums[THREADS / 32][GROUP][SIZE], weight[GROUP][CELLS];
+    float max_scores[GROUP], weight_sums[GROUP], rescales[GROUP];
+    float squares[GROUP + 1][SIZE / 32]; // of q's heads and of the new k
+    float2 rotation[SIZE / 2];
+    int cells[CELLS]; // the cells of a tile, or -1 where none is visible
+    bool is_last_block;
+};
+// A share of the cells for GROUP query heads, the part-th of those that a key/value head has.
 template <int SIZE, int GROUP, bool WHOLE>
-__global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
-                                                  : GROUP == 1 ? 3
-                                                  : GROUP == 2 ? 2
-                                                               : 0) decode_kernel(decode_job d) {
+__device__ static inline void decode_part(const decode_job &d, const decode_heads &h,
+                                          decode_shared<SIZE, GROUP> &shared, int kv, int part,
+                                          const attention_query &query, int n) {
     constexpr int LANES = SIZE / 8, ROWS = THREADS / LANES, WARPS = THREADS / 32; // LANES threads read a row of v
-    __shared__ __align__(16) float q[GROUP][SIZE];
-    __shared__ float weight[GROUP][CELLS];
-    __shared__ __align__(16) float warp_sums[WARPS][GROUP][SIZE];
-    __shared__ float max_scores[GROUP], weight_sums[GROUP], rescales[GROUP];
-    __shared__ float2 rotation[SIZE / 2];
-    __shared__ int cells[CELLS]; // the cells of a tile, or -1 where none is visible
-    __shared__ bool is_last_block;
+    auto &q = shared.q;
+    auto &weight = shared.weight;
+    auto &warp_sums = shared.warp_sums;
+    auto &max_scores = shared.max_scores, &weight_sums = shared.weight_sums, &rescales = shared.rescales;
+    auto &squares = shared.squares;
+    auto &rotation = shared.rotation;
+    auto &cells = shared.cells;
+    auto &is_last_block = shared.is_last_block;
     const attention_job &j = d.a;
-    int parts = (int)gridDim.x / j.kv_heads, kv = blockIdx.x / parts, split = blockIdx.y, token = blockIdx.z;
-    int all_heads = j.heads / j.kv_heads, head0 = kv * all_heads + blockIdx.x % parts * GROUP,
-        group = min((int)GROUP, (kv + 1) * all_heads - head0);
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    grid_next();
-    // With `early`, positions and page tables were set before the program started. Only results of the previous
-    // kernel must be waited for.
-    if (!d.early) grid_wait();
-    attention_query query = query_of(j, token);
-    int n = logical_cells(j, query), span = max((int)LEAST, ((n + d.splits - 1) / d.splits + 15) / 16 * 16),
+    const int split = blockIdx.y, token = blockIdx.z, all_heads = j.heads / j.kv_heads,
+              head0 = kv * all_heads + part * GROUP, group = min((int)GROUP, (kv + 1) * all_heads - head0);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int span = max((int)LEAST, ((n + d.splits - 1) / d.splits + 15) / 16 * 16),
         active = max(1, (n + span - 1) / span);
     if (split >= active) return;
     const int begin = split * span, stop = begin + min(n - begin, span), new_row = d.rows ? d.rows[0] : -1;
@@ -164,7 +198,7 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
     };
     find_visible_cells(begin);
     const bool writes = d.rows && j.tokens == 1 && stores_row(d, share, 0, 0);
-    if (d.dims) rope_table(d, d.positions[token], rotation);
+    if (d.dims) heads_rope_table(d, h, token, rotation);
     if (threadIdx.x < GROUP) {
         max_scores[threadIdx.x] = -INFINITY;
         weight_sums[threadIdx.x] = 0;
@@ -174,24 +208,57 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
     const int size_k = WHOLE ? SIZE : j.head_k, size_v = WHOLE ? SIZE : j.head_v;
     const bool writes_k = writes && (int)threadIdx.x < size_k, writes_v = writes && (int)threadIdx.x < size_v;
     float new_k = 0, new_v = 0;
-    if (writes_k) new_k = rope_element(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, rotation);
+    const float *from_k = (const float *)(d.new_k + kv * d.nk1);
+    if (writes_k)
+        new_k = h.norm_k ? weighted_rope_element(d, from_k, h.norm_k, threadIdx.x, rotation)
+                         : rope_element(d, from_k, threadIdx.x, rotation);
     if (writes_v) new_v = ((const float *)(d.new_v + kv * d.nv1))[threadIdx.x];
-    float own_q[(GROUP * SIZE + THREADS - 1) / THREADS];
+    constexpr int EACH = (GROUP * SIZE + THREADS - 1) / THREADS;
+    float own_q[EACH];
 #pragma unroll
-    for (int i = 0; i < (GROUP * SIZE + THREADS - 1) / THREADS; i++) {
+    for (int i = 0; i < EACH; i++) {
         int at = threadIdx.x + i * THREADS, g = at / SIZE;
         const float *from = (const float *)(j.q + (int64_t)(head0 + g) * j.q1 + token * j.q2);
         own_q[i] = 0;
-        if (at < group * SIZE && at % SIZE < size_k) own_q[i] = rope_element(d, from, at % SIZE, rotation);
+        if (at < group * SIZE && at % SIZE < size_k)
+            own_q[i] = h.norm_q ? weighted_rope_element(d, from, h.norm_q, at % SIZE, rotation)
+                                : rope_element(d, from, at % SIZE, rotation);
+    }
+    if (h.norm_q) {
+        // A warp has 32 elements of a head.
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int at = threadIdx.x + i * THREADS, g = at / SIZE;
+            const float *from = (const float *)(j.q + (int64_t)(head0 + g) * j.q1 + token * j.q2);
+            float x = at < group * SIZE && at % SIZE < size_k ? from[at % SIZE] : 0;
+            x = warp_sum(x * x);
+            if (lane == 0 && at < GROUP * SIZE) squares[g][at % SIZE / 32] = x;
+        }
+        if (writes && warp < SIZE / 32) {
+            float x = writes_k ? from_k[threadIdx.x] : 0;
+            x = warp_sum(x * x);
+            if (lane == 0) squares[GROUP][warp] = x;
+        }
+        __syncthreads();
+        auto scale_of = [&](int g, float eps) {
+            float sum = 0;
+            for (int i = 0; i < SIZE / 32; i++) sum += squares[g][i];
+            return rsqrtf(sum / (float)size_k + eps);
+        };
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (threadIdx.x + i * THREADS < GROUP * SIZE)
+                own_q[i] *= scale_of((threadIdx.x + i * THREADS) / SIZE, h.eps_q);
+        if (writes_k) new_k *= scale_of(GROUP, h.eps_k);
     }
     if (writes_k) ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[threadIdx.x] = __float2half_rn(new_k);
     if (writes_v) ((__half *)(d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2))[threadIdx.x] = __float2half_rn(new_v);
 #pragma unroll
-    for (int i = 0; i < (GROUP * SIZE + THREADS - 1) / THREADS; i++) {
+    for (int i = 0; i < EACH; i++) {
         int at = threadIdx.x + i * THREADS;
         if (at < GROUP * SIZE) q[at / SIZE][at % SIZE] = own_q[i];
     }
-    if (d.rows && j.tokens > 1) store_new_rows(d, kv, share, token, rotation);
+    if (d.rows && j.tokens > 1) store_new_rows(d, h, kv, share, token, rotation);
     __syncthreads();
 
     int dim = threadIdx.x % LANES * 8, row = threadIdx.x / LANES;
@@ -329,6 +396,10 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
             for (int s = 0; s < active; s++) sum += weight[g][s] * __ldcg(result + s * (SIZE + 2));
         }
         float value = sum * rescales[g];
+        if (h.gate) {
+            const float x = ((const float *)(h.gate + head * h.gate1 + token * h.gate2))[i % SIZE];
+            value *= 1 / (1 + expf(-x));
+        }
         if (d.store) ((float *)(j.out + head * j.o1 + token * j.o2))[i % SIZE] = value;
         if (d.next.to.q || d.next.y)
             gemv_store_next(d.next, (int64_t)j.heads * size_v, token, ((int64_t)head * size_v + i % SIZE) / 32, value,
@@ -336,14 +407,42 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
     }
 }
 
+// WHOLE: rows are f16 and have exactly SIZE elements. Otherwise they are of any type and have up to SIZE elements.
+// With few cells a block has FEW of the GROUP query heads: there are enough blocks, and reading cells several times
+// takes less time than fetching the instructions for more heads.
+template <int SIZE, int GROUP, bool WHOLE>
+__global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
+                                                  : GROUP == 1 ? 3
+                                                  : GROUP == 2 ? 2
+                                                               : 0) decode_kernel(decode_job d, decode_heads h) {
+    constexpr int FEW = few_heads(GROUP);
+    __shared__ __align__(16) char shared[sizeof(decode_shared<SIZE, GROUP>)];
+    const int all_heads = d.a.heads / d.a.kv_heads, parts = (int)gridDim.x / d.a.kv_heads,
+              kv = (int)blockIdx.x / parts, part = (int)blockIdx.x % parts;
+    grid_next();
+    // With `early`, positions and page tables were set before the program started. Only results of the previous
+    // kernel must be waited for.
+    if (!d.early) grid_wait();
+    const attention_query query = query_of(d.a, (int)blockIdx.z);
+    const int n = logical_cells(d.a, query);
+    if (FEW == GROUP || n > FEW_CELLS) {
+        if (part * GROUP < all_heads)
+            decode_part<SIZE, GROUP, WHOLE>(d, h, *(decode_shared<SIZE, GROUP> *)shared, kv, part, query, n);
+    } else {
+        decode_part<SIZE, FEW, WHOLE>(d, h, *(decode_shared<SIZE, FEW> *)shared, kv, part, query, n);
+    }
+}
+
 // ---- Choosing a kernel ----
 
 static int decode_group_of(const tn_tensor *t) { return (int)(t->src[TN_ATTN_Q]->ne[1] / t->src[TN_ATTN_K]->ne[1]); }
 
+static bool has_whole_rows(const tn_tensor *t, int64_t size) {
+    const tn_tensor *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
+    return k->type == TN_F16 && v->type == TN_F16 && k->ne[0] == size && v->ne[0] == size;
+}
 bool decode_is_whole(const tn_tensor *t) {
-    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
-    return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] &&
-           decode_group_of(t) <= MAX_GROUP;
+    return (has_whole_rows(t, 64) || has_whole_rows(t, 128)) && decode_group_of(t) <= MAX_GROUP;
 }
 // The size that heads are padded to.
 static int decode_size_of(const tn_tensor *t) {
@@ -355,15 +454,18 @@ static int decode_heads_of(const tn_tensor *t) {
     int group = decode_group_of(t), most = decode_size_of(t) > 128 ? 4 : MAX_GROUP;
     return group > most ? most : group > 4 ? 8 : group > 2 ? 4 : group;
 }
-// Number of blocks that read the same part of the cache, each for a few of the heads.
-static int64_t decode_blocks_of(const tn_tensor *t) {
-    return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + decode_heads_of(t) - 1) / decode_heads_of(t));
+// Number of blocks that read the same part of the cache, each for `heads` of a key/value head's query heads.
+static int64_t decode_blocks_of(const tn_tensor *t, int heads) {
+    return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + heads - 1) / heads);
+}
+static int64_t decode_most_blocks_of(const tn_tensor *t) {
+    return decode_blocks_of(t, few_heads(decode_heads_of(t)));
 }
 
 bool decode_supports(const device_description &device, const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
     return !(t->flags & TN_FLAG_REPEATABLE) && cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS &&
-           q->ne[1] > 0 && q->ne[2] * decode_blocks_of(t) <= N_TICKETS && !attention_is_planned(device, t);
+           q->ne[1] > 0 && q->ne[2] * decode_most_blocks_of(t) <= N_TICKETS && !attention_is_planned(device, t);
 }
 bool decode_takes_more(const device_description &device, const tn_tensor *t) {
     return decode_supports(device, t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
@@ -371,7 +473,7 @@ bool decode_takes_more(const device_description &device, const tn_tensor *t) {
 
 // Enough blocks for two on every multiprocessor, but no more than the last one can combine.
 static int decode_splits_of(const device_description &device, const tn_tensor *t) {
-    int blocks = (int)(decode_blocks_of(t) * t->src[TN_ATTN_Q]->ne[2]),
+    int blocks = (int)(decode_blocks_of(t, decode_heads_of(t)) * t->src[TN_ATTN_Q]->ne[2]),
         wanted = (2 * device.multiprocessors + blocks - 1) / blocks,
         most = (int)((t->src[TN_ATTN_K]->ne[2] + LEAST - 1) / LEAST);
     if (most > MAX_SHARES) most = MAX_SHARES;
@@ -384,17 +486,18 @@ size_t decode_scratch(const device_description &device, const tn_tensor *t) {
 }
 
 template <int SIZE, bool WHOLE>
-static tn_status compile_decode_size(const compilation &c, const decode_job &d, dim3 grid, int heads) {
+static tn_status compile_decode_size(const compilation &c, const decode_job &d, const decode_heads &h, dim3 grid,
+                                     int heads) {
     if constexpr (SIZE <= 128)
         if (heads > 4)
             return add_early(c, kernel_called("decode_kernel", NULL, SIZE, 8, WHOLE), decode_kernel<SIZE, 8, WHOLE>,
-                             grid, THREADS, 0, d);
+                             grid, THREADS, 0, d, h);
     return heads <= 1   ? add_early(c, kernel_called("decode_kernel", NULL, SIZE, 1, WHOLE),
-                                    decode_kernel<SIZE, 1, WHOLE>, grid, THREADS, 0, d)
+                                    decode_kernel<SIZE, 1, WHOLE>, grid, THREADS, 0, d, h)
            : heads <= 2 ? add_early(c, kernel_called("decode_kernel", NULL, SIZE, 2, WHOLE),
-                                    decode_kernel<SIZE, 2, WHOLE>, grid, THREADS, 0, d)
+                                    decode_kernel<SIZE, 2, WHOLE>, grid, THREADS, 0, d, h)
                         : add_early(c, kernel_called("decode_kernel", NULL, SIZE, 4, WHOLE),
-                                    decode_kernel<SIZE, 4, WHOLE>, grid, THREADS, 0, d);
+                                    decode_kernel<SIZE, 4, WHOLE>, grid, THREADS, 0, d, h);
 }
 
 decode_job decode_job_of(const compilation &c, const tn_tensor *t, const decode_extras &extras) {
@@ -407,13 +510,14 @@ decode_job decode_job_of(const compilation &c, const tn_tensor *t, const decode_
     d.early = extras.early;
     if (extras.has_next) d.next = extras.next;
     if (extras.rope_q) {
-        const tn_tensor *q = extras.rope_q->src[0], *factors = extras.rope_q->src[2];
+        const tn_tensor *q = extras.norm_q ? extras.norm_q->src[0] : extras.rope_q->src[0],
+                        *factors = extras.rope_q->src[2];
         const tn_rope_params &p = extras.rope_q->params.rope;
         d.a.q = (const char *)q->data;
         d.a.q1 = (int64_t)q->nb[1];
         d.a.q2 = (int64_t)q->nb[2];
         d.dims = p.dims;
-        d.neox = p.mode == TN_ROPE_NEOX;
+        d.neox = p.mode != TN_ROPE_NORMAL;
         d.positions = (const int32_t *)extras.rope_q->src[1]->data;
         d.factors = factors ? (const float *)factors->data : NULL;
         d.freq_scale = p.freq_scale;
@@ -429,7 +533,7 @@ decode_job decode_job_of(const compilation &c, const tn_tensor *t, const decode_
         d.nk1 = d.a.head_k * 4;
         d.nk2 = (int64_t)k->nb[1];
         if (extras.rope_k) {
-            k = extras.rope_k->src[0];
+            k = extras.norm_k ? extras.norm_k->src[0] : extras.rope_k->src[0];
             d.new_k = (const char *)k->data;
             d.nk1 = (int64_t)k->nb[1];
             d.nk2 = (int64_t)k->nb[2];
@@ -443,14 +547,33 @@ decode_job decode_job_of(const compilation &c, const tn_tensor *t, const decode_
     return d;
 }
 
+static decode_heads decode_heads_of_extras(const decode_extras &e) {
+    decode_heads h = {};
+    if (e.norm_q) {
+        h.norm_q = (const float *)e.norm_q->src[1]->data;
+        h.norm_k = (const float *)e.norm_k->src[1]->data;
+        h.eps_q = e.norm_q->params.norm.eps;
+        h.eps_k = e.norm_k->params.norm.eps;
+    }
+    if (e.rope_q && e.rope_q->params.rope.mode == TN_ROPE_MULTI)
+        for (int i = 0; i < 4; i++) h.sections[i] = e.rope_q->params.rope.sections[i];
+    if (e.gate) {
+        h.gate = (const char *)e.gate->data;
+        h.gate1 = (int64_t)e.gate->nb[1];
+        h.gate2 = (int64_t)e.gate->nb[2];
+    }
+    return h;
+}
 tn_status compile_decode(const compilation &c, const tn_tensor *t, const decode_extras &extras) {
     decode_job d = decode_job_of(c, t, extras);
-    dim3 grid((unsigned)decode_blocks_of(t), (unsigned)d.splits, (unsigned)d.a.tokens);
+    const decode_heads h = decode_heads_of_extras(extras);
+    dim3 grid((unsigned)decode_most_blocks_of(t), (unsigned)d.splits, (unsigned)d.a.tokens);
     int size = decode_size_of(t), heads = decode_heads_of(t);
+    if (has_whole_rows(t, 256)) return compile_decode_size<256, true>(c, d, h, grid, heads);
     if (decode_is_whole(t))
-        return size == 64 ? compile_decode_size<64, true>(c, d, grid, heads)
-                          : compile_decode_size<128, true>(c, d, grid, heads);
-    return size == 64    ? compile_decode_size<64, false>(c, d, grid, heads)
-           : size == 128 ? compile_decode_size<128, false>(c, d, grid, heads)
-                         : compile_decode_size<256, false>(c, d, grid, heads);
+        return size == 64 ? compile_decode_size<64, true>(c, d, h, grid, heads)
+                          : compile_decode_size<128, true>(c, d, h, grid, heads);
+    return size == 64    ? compile_decode_size<64, false>(c, d, h, grid, heads)
+           : size == 128 ? compile_decode_size<128, false>(c, d, h, grid, heads)
+                         : compile_decode_size<256, false>(c, d, h, grid, heads);
 }
