@@ -2,7 +2,7 @@
 //
 // Gate and up with the gated activation: a block computes 32 rows of one expert. The last matmul with the weighted
 // sum of its results: a block computes 32 rows of all experts of a token, and also adds a residual. Both store the
-// result in the form that the next matmul reads.
+// result in the form that the next matmul reads. Where there is none, and few blocks, a block has 16 rows.
 #include "backend/cuda/kernels/experts/experts.cuh"
 #include "backend/cuda/kernels/gemv_units.cuh"
 #include "backend/cuda/kernels/unary.cuh"
@@ -58,12 +58,12 @@ template <> struct has_short_rows<unit_q6_K_soa> { static constexpr bool VALUE =
 // An item is one row of one expert: `lanes` lanes of a warp compute it, and 32 / lanes items are a warp's at a time.
 template <typename U>
 __global__ static void __launch_bounds__(SUM_WARPS * 32, 1)
-    expert_sum_kernel(gemv_job j, mix_weights m, bool ids_are_old) {
+    expert_sum_kernel(gemv_job j, mix_weights m, int tile, bool ids_are_old) {
     constexpr int BATCH = 2;
     __shared__ float results[GEMV_TILE][MOST_USED + 1], weights[MOST_USED];
     __shared__ int ids[MOST_USED];
-    const int warp = threadIdx.x / 32, token = blockIdx.y, first_row = blockIdx.x * GEMV_TILE, used = m.used,
-              items = GEMV_TILE * used, steps = (j.k + U::SPAN - 1) / U::SPAN, rows = j.m[0].rows;
+    const int warp = threadIdx.x / 32, token = blockIdx.y, first_row = blockIdx.x * tile, used = m.used,
+              items = tile * used, steps = (j.k + U::SPAN - 1) / U::SPAN, rows = j.m[0].rows;
     const int lanes = has_short_rows<U>::VALUE && j.k <= 1024 ? j.k / 64 : 32, at_once = 32 / lanes,
               part = (int)threadIdx.x % 32 / lanes, lane = (int)threadIdx.x % 32 - part * lanes;
     const bool has_item = part < at_once;
@@ -89,6 +89,9 @@ __global__ static void __launch_bounds__(SUM_WARPS * 32, 1)
     };
     load(warp * at_once, 0);
     if (ids_are_old) grid_wait();
+    const int own_row = first_row + (int)threadIdx.x; // of the first threads
+    const float residual =
+        j.residual && (int)threadIdx.x < tile && own_row < rows ? j.residual[token * j.residual_row + own_row] : 0;
     for (int first = warp * at_once; first < items; first += BATCH * SUM_WARPS * at_once) {
         float sum[BATCH] = {};
         for (int s = 0; s < steps; s++) {
@@ -111,13 +114,13 @@ __global__ static void __launch_bounds__(SUM_WARPS * 32, 1)
         }
     }
     __syncthreads();
-    if (warp) return;
-    const int tile_row = (int)threadIdx.x, row = first_row + tile_row;
-    float value = j.residual && row < rows ? j.residual[token * j.residual_row + row] : 0;
+    if ((int)threadIdx.x >= tile) return;
+    const int row = own_row;
+    float value = residual;
     for (int u = 0; u < used; u++)
-        if (ids[u] >= 0) value += results[tile_row][u] * weights[u];
+        if (ids[u] >= 0) value += results[threadIdx.x][u] * weights[u];
     if (row < rows) j.m[0].out[token * j.m[0].out_row + row] = value;
-    // With a next matmul, the rows are a multiple of GEMV_TILE.
+    // With a next matmul, the rows are a multiple of GEMV_TILE, and so is the tile.
     if (j.next.to.q || j.next.y) {
         const float by = j.next.weight ? j.next.weight[row] : 1;
         gemv_store_next(j.next, rows, token, blockIdx.x, value, value * by);
@@ -158,10 +161,15 @@ bool expert_sum_supports(const gemv_job &job, const chosen_mix &m) {
 tn_status compile_expert_sum(const compilation &c, const gemv_job &job, const chosen_mix &mix, bool ids_are_old) {
     const mix_weights m = mix_weights_of(mix);
     const int tokens = job.experts.pairs / job.experts.used;
-    launch_shape shape = {dim3(blocks_for(job.m[0].rows, GEMV_TILE), (unsigned)tokens), SUM_WARPS * 32};
+    const bool has_next = job.next.to.q || job.next.y;
+    const int tile = has_next || (int)blocks_for(job.m[0].rows, GEMV_TILE) * tokens > c.device->multiprocessors / 2
+                         ? GEMV_TILE
+                         : GEMV_TILE / 2;
+    launch_shape shape = {dim3(blocks_for(job.m[0].rows, tile), (unsigned)tokens), SUM_WARPS * 32};
     shape.early = c.device->programmatic_launch && job.m[0].lasting;
 #define LAUNCH(U, name)                                                                                              \
-    return add_kernel(c, kernel_called("expert_sum_kernel", name), expert_sum_kernel<U>, shape, job, m, ids_are_old)
+    return add_kernel(c, kernel_called("expert_sum_kernel", name), expert_sum_kernel<U>, shape, job, m, tile,        \
+                      ids_are_old)
     FOR_EXPERT_KIND(job.m[0].kind, LAUNCH)
 #undef LAUNCH
 }
