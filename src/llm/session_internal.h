@@ -247,17 +247,21 @@ enum { TN__STEP_ROWS = 257 };
  */
 typedef struct tn__step_time {
     double ns;
-    uint32_t n;    /* number of measurements, including the first, which makes graphs and does not count */
+    uint32_t n;    /* number of measurements, including the first ones, which do not count */
     uint64_t seen; /* the number of the last step */
 } tn__step_time;
-enum { TN__STEPS_SURE = 5 }; /* the first measurements set the minimum; later ones change it slowly */
+/* The first step of a size makes its graph, the second one may capture its launches. The next ones set the minimum;
+ * later ones change it slowly. */
+enum { TN__STEPS_SLOW = 2, TN__STEPS_SURE = 6 };
 /* A time of which `longest` times the usual one counts at most. */
 static inline double tn__undisturbed(double ns, double usual, double longest) {
     return ns < longest * usual ? ns : longest * usual;
 }
+static inline bool tn__step_is_typical(const tn__step_time *t) { return t->n > TN__STEPS_SLOW; }
 static inline void tn__step_time_add(tn__step_time *t, double ns) {
     static const double weight = 0.1, longest = 1.25;
-    if (++t->n == 2 || (t->n > 2 && t->n <= TN__STEPS_SURE && ns < t->ns))
+    if (++t->n <= TN__STEPS_SLOW) return;
+    if (t->n == TN__STEPS_SLOW + 1 || (t->n <= TN__STEPS_SURE && ns < t->ns))
         t->ns = ns;
     else if (t->n > TN__STEPS_SURE)
         t->ns += weight * (tn__undisturbed(ns, t->ns, longest) - t->ns);

@@ -120,8 +120,9 @@ void tn__policy_round(tn__policy *p, const tn__round *r) {
     const double usual = tn__policy_step_ns(p, r->n_seqs + r->n_guessed) + tn__policy_guess_ns(p) * r->n_drafted +
                          beside(p, r->n_seqs, guessed);
     /* After a pause a draft model first has to process the text of the pause: that is no disturbance. */
+    const bool catches_up = p->resumed && r->n_drafted && !r->built;
     const double same = plain * r->n_tokens / r->n_seqs,
-                 took = p->resumed && !r->built ? r->ns : tn__undisturbed(r->ns, usual, LONGEST);
+                 took = catches_up ? r->ns : tn__undisturbed(r->ns, usual, LONGEST);
     add_loss(p, guessed ? took - same : -REGAINED * took, plain, r->n_seqs);
     if (!guessed) return;
     p->made.tokens = fading * p->made.tokens + r->n_tokens;

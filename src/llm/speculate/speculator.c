@@ -190,7 +190,7 @@ static void end_round(tn_speculator *s) {
     s->round.ns = (double)(now - s->round_from);
     const double known = s->round.guess_ns + s->round.step_ns;
     if (s->round.ns > LONGEST_ROUND * known) s->round.ns = known; /* somebody was waited for */
-    if (step && x->steps[rows].n > 1)
+    if (step && tn__step_is_typical(&x->steps[rows]))
         tn__policy_round(&s->policy, &s->round);
     else
         tn__policy_other_round(&s->policy, &s->round);
