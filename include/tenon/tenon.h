@@ -25,6 +25,7 @@
 #include "tenon/generate.h"
 #include "tenon/grammar.h"
 #include "tenon/llm.h"
+#include "tenon/net/ranks.h"
 #include "tenon/sampler.h"
 #include "tenon/token.h"
 #include "tenon/tokenizer.h"

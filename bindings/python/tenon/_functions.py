@@ -704,4 +704,8 @@ FUNCTIONS: Dict[str, List[Any]] = {
     "tn_speculator_reset_stats": [None, POINTER(tn_speculator)],
     "tn_session_set_speculator": [None, POINTER(tn_session), POINTER(tn_speculator)],
     "tn_session_settle": [c_int, POINTER(tn_session), c_int32],
+    "tn_rank_resources_of": [c_int, POINTER(POINTER(tn_device)), c_int, c_int, POINTER(tn_rank_resources)],
+    "tn_ranks_exchange": [c_int, POINTER(tn_net), POINTER(tn_rank_resources), POINTER(tn_rank_resources)],
+    "tn_ranks_per_machine": [c_int, POINTER(tn_rank_resources), c_int],
+    "tn_ranks_shares": [None, POINTER(tn_rank_resources), c_int, c_bool, POINTER(c_float)],
 }

@@ -51,9 +51,10 @@ from ctypes import *  # noqa: F403
     TN_PREFER_SPEED, TN_PREFER_CONTEXT, TN_PREFER_QUALITY, TN_TOOLS_AUTO, TN_TOOLS_NONE, TN_TOOLS_REQUIRED, TN_CHAT_CONTENT,
     TN_CHAT_REASONING, TN_CHAT_CALL, TN_CHAT_ARGUMENTS, TN_CHAT_CALL_END, TN_SAMPLER_PENALTIES, TN_SAMPLER_DRY, TN_SAMPLER_TOP_N_SIGMA,
     TN_SAMPLER_TOP_K, TN_SAMPLER_TYPICAL, TN_SAMPLER_TOP_P, TN_SAMPLER_MIN_P, TN_SAMPLER_XTC, TN_SAMPLER_TEMPERATURE, TN_SAMPLER_KINDS,
-    TN_SPEC_NONE, TN_SPEC_NGRAM, TN_SPEC_DRAFT, TN_SPEC_MTP, TN_SPEC_EAGLE3, TN_SPEC_CALLBACK, TN_SPEC_KINDS, TN_VERSION_MINOR,
-    TN_VERSION_MAJOR, TN_GGUF_MAX_KEY, TN_GGUF_MAX_PARTS, TN_GGUF_DEFAULT_ALIGNMENT, TN_TOKENIZER_MAX_TEXT, TN_GGUF_MAX_TENSORS,
-    TN_VERSION_PATCH, TN_GGUF_MAX_NAME, TN_TOKENIZER_MAX_TOKENS, TN_GGUF_MAX_KEYS, TN_GGUF_MAX_ALIGNMENT, TN_GGUF_MAX_NESTING,
+    TN_SPEC_NONE, TN_SPEC_NGRAM, TN_SPEC_DRAFT, TN_SPEC_MTP, TN_SPEC_EAGLE3, TN_SPEC_CALLBACK, TN_SPEC_KINDS, TN_RANK_DEVICES,
+    TN_VERSION_MINOR, TN_VERSION_MAJOR, TN_GGUF_MAX_KEY, TN_GGUF_MAX_PARTS, TN_GGUF_DEFAULT_ALIGNMENT, TN_TOKENIZER_MAX_TEXT,
+    TN_GGUF_MAX_TENSORS, TN_VERSION_PATCH, TN_GGUF_MAX_NAME, TN_TOKENIZER_MAX_TOKENS, TN_GGUF_MAX_KEYS, TN_GGUF_MAX_ALIGNMENT,
+    TN_GGUF_MAX_NESTING,
 ) = (
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 0, 1, 2, 3, 4, 4, 10, 64, 64, 0,
     1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 34, 35, 39, 40, 63, 64, 0, 1,
@@ -65,7 +66,8 @@ from ctypes import *  # noqa: F403
     3, 2, 3, 4, 2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6, 7, 5, 3, 0, 1, 2, 3, 0, 1, 2, 3, 17, 48, 0, 1, 1, 2, 4, 8, 16, 32, 256, 0,
     1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 64, 0, 1, 2, 4096, -1, 0, 1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5,
     6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1, 2, 4, 1, 2, 64, 8, -1, 0, 1, 2, 3, 4, 0, 1, 2, -1, -2, 32, 0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 4,
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 2, 0, 65535, 10000, 32, 2147418112, 131072, 0, 255, 16777216, 65536, 67108864, 8,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 16, 2, 0, 65535, 10000, 32, 2147418112, 131072, 0, 255, 16777216, 65536, 67108864,
+    8,
 )
 
 
@@ -232,6 +234,8 @@ class tn_speculator(Structure): pass
 class tn_guess(Structure): pass
 class tn_spec_params(Structure): pass
 class tn_spec_stats(Structure): pass
+class tn_rank_device(Structure): pass
+class tn_rank_resources(Structure): pass
 
 
 tn_log_fn = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -610,4 +614,9 @@ tn_spec_params._fields_ = [
 tn_spec_stats._fields_ = [
     ("steps", c_uint64), ("guessed_steps", c_uint64), ("guessed", c_uint64), ("accepted", c_uint64), ("tried", c_uint64 * 64),
     ("right", c_uint64 * 64), ("propose_ns", c_uint64), ("saved_ns", c_int64), ("failed", c_bool),
+]
+tn_rank_device._fields_ = [("id", c_uint64), ("memory", c_uint64)]
+tn_rank_resources._fields_ = [
+    ("read", c_double), ("multiply", c_double), ("n_devices", c_int), ("devices", tn_rank_device * 16), ("model_bytes", c_uint64),
+    ("machine", c_uint64),
 ]

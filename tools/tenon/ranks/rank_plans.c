@@ -178,7 +178,7 @@ static tn_status predict_ranks(struct rank_plans *p, const char *path, const tn_
                                const tn_session_params *params) {
     struct rank_speeds *s = &p->speeds;
     static const int32_t prompts[RANK_PROMPTS] = {512, 2048};
-    struct rank_figures all[TN_NET_RANKS_MOST];
+    struct rank_figures all[TN_NET_RANKS_MOST] = {0};
     const enum node_split split = !p->by_layers ? SPLIT_ROWS : p->stage_ranks > 1 ? SPLIT_STAGES : SPLIT_LAYERS;
     tn_model *opened;
     TN_TRY(tn_model_open(path, model, &opened));

@@ -11,7 +11,7 @@
 
 static tn_status predict_rank(const tn_session_plan *plan, double prompt, struct rank_figures *f) {
     enum { PROMPT = 512 };
-    tn_session_speed speed;
+    tn_session_speed speed = {0};
     const int32_t tokens = prompt > 0 ? (int32_t)prompt : PROMPT;
     tn_status status = tn_session_plan_predict(plan, &(tn_session_speed_params){.prompt = tokens}, &speed);
     if (status != TN_OK) return status;
@@ -149,7 +149,7 @@ static int by_seconds(const void *a, const void *b) {
 /* The median time of a sum over the ranks of `net`, in seconds. */
 static tn_status time_sums(tn_net *net, float *values, size_t n, int rounds, double *seconds) {
     enum { ROUNDS_MOST = 200 };
-    double times[ROUNDS_MOST];
+    double times[ROUNDS_MOST] = {0};
     if (rounds > ROUNDS_MOST) rounds = ROUNDS_MOST;
     for (int i = 0; i < rounds; i++) {
         const uint64_t begin = tn_time_ns();
