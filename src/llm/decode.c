@@ -88,6 +88,7 @@ static bool is_fragmented(const tn_session *s) {
 static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch *m) {
     const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
     tn__tiers_leave_window(s, m->n, positions, seqs);
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) s->plan->kv.groups[g].fragmented = false;
     tn_status status = take_lists(s, b, m);
     if (status == TN_E_FULL && is_fragmented(s)) {
         TN_TRY(tn_session_defragment(s));

@@ -4,7 +4,7 @@
     launches.py BUILD            compares with tests/data/launches/DEVICE.txt
     TENON_UPDATE_LAUNCHES=1 …    writes those files instead
 
-Lists are those of `tenon plan --launches` for a Llama and a mixture-of-experts model without weights. Compiling makes
+Lists are those of `tenon plan --launches` for a Llama, a mixture of experts and a hybrid model without weights. Compiling makes
 no CUDA call, so the CUDA backend built for the CPU serves for all devices. Exit code 77: it was not built.
 """
 import difflib
@@ -24,12 +24,15 @@ LIMITS = {
     'h200': (132, 227 << 10, 228 << 10, 2048, 32, True),
     'rtx5090': (170, 99 << 10, 100 << 10, 1536, 24, True),
 }
-# Two layers in the shapes of Llama 3 8B and Qwen3 30B-A3B.
+# Two layers in the shapes of Llama 3 8B and Qwen3 30B-A3B; three recurrent ones and one with attention in that of Qwen 3.5 9B.
 MODELS = {
     'llama': ['--type', 'Q4_K_M', '--arch', 'llama', '--shape',
               'layers=2,width=4096,ffn=14336,vocab=128256,ctx=8192,heads=32,kv=8,head=128'],
     'moe': ['--type', 'q4_0', '--arch', 'qwen3moe', '--shape',
             'layers=2,width=2048,ffn=6144,vocab=151936,ctx=8192,heads=32,kv=4,head=128,experts=128,used=8,expert-ffn=768'],
+    'hybrid': ['--type', 'Q4_K_M', '--arch', 'qwen35', '--shape',
+               'layers=4,width=4096,heads=16,kv=4,head=256,ffn=12288,vocab=151936,ctx=8192', '--set', 'ssm.state_size=128', '--set',
+               'ssm.time_step_rank=32', '--set', 'ssm.group_count=16', '--set', 'rope.dimension_sections=11,11,10,0'],
 }
 SHAPE = re.compile(r'grid (\d+)(?:x(\d+))?(?:x(\d+))? block (\d+)(?: shared (\d+))?( early)?( cooperative)?: ')
 

@@ -30,11 +30,17 @@ def stream(port, slow):
 def main():
     port, count, cut = int(sys.argv[1]), int(sys.argv[2]), []
 
+    whole = []
+
     def client(number):
         for _ in range(count // 4):
-            answer = stream(port, number == 3)
-            if b'data: [DONE]' not in answer or not answer.endswith(b'\r\n0\r\n\r\n'):
-                cut.append(answer)
+            try:
+                answer = stream(port, number == 3)
+            except OSError as error:
+                cut.append(str(error).encode())
+                continue
+            is_whole = b'data: [DONE]' in answer and answer.endswith(b'\r\n0\r\n\r\n')
+            (whole if is_whole else cut).append(answer)
 
     threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -42,7 +48,9 @@ def main():
     for thread in threads:
         thread.join()
     if cut:
-        sys.exit(f'{len(cut)} of {count} streams were cut off, one after {cut[0].count(b"data: ")} events')
+        sys.exit(f'{len(cut)} of {count} streams were cut off, one after {cut[0].count(b"data: ")} events: {cut[0][-200:]!r}')
+    if len(whole) != count // 4 * 4:
+        sys.exit(f'{len(whole)} of {count} streams have ended')
 
 
 main()

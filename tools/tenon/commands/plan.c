@@ -369,12 +369,12 @@ static int plan_model(const struct args *args, const tn_model_params *model_para
     }
     int code = s->context_open ? rank_plans_context(&s->ranks, s->path, model_params, &s->params) : EXIT_OK;
     if (!code) code = make_plan(args, s);
+    if (!code && args_flag(args, "measure") && !s->ranks.net)
+        code = measure_plan_devices(s->plan, (int)args_int(args, "threads"));
     if (!code) code = rank_plans_collect(&s->ranks, s->path, model_params, &s->params, &s->fit);
     if (code || s->ranks.rank) return code; /* rank 0 reports */
     s->params = tn_session_plan_params(s->plan);
-    if (args_flag(args, "measure") && !s->ranks.net)
-        code = measure_plan_devices(s->plan, (int)args_int(args, "threads"));
-    if (!code) code = print_reports(args, s);
+    code = print_reports(args, s);
     return code || (s->fit.fits && rank_plans_fit(&s->ranks, NULL)) ? code : EXIT_TOO_BIG;
 }
 

@@ -41,7 +41,7 @@ static tn_status own_resources(const tn_session_params *params, int n_threads, t
 
 static uint64_t free_memory(const tn_rank_resources *r) {
     uint64_t memory = 0;
-    for (int i = 0; i < r->n_devices; i++) memory += r->devices[i].memory;
+    for (int i = 0; i < r->n_devices && i < TN_RANK_DEVICES; i++) memory += r->devices[i].memory;
     return memory;
 }
 

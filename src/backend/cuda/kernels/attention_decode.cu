@@ -12,7 +12,8 @@ enum {
     MAX_GROUP = 8,
     MAX_TOKENS = 8,
     LEAST = 128,      // the fewest cells worth a block of their own
-    FEW_CELLS = 2048, // logical cells up to which a block has few heads
+    FEW_CELLS = 2048, // logical cells up to which a block has few heads,
+    FEW_ROWS = 2,     // with up to so many tokens: more have enough blocks
     MAX_SHARES = 64   // blocks of a head: two for each lane of the warp that combines them
 };
 
@@ -360,22 +361,22 @@ __device__ static inline void decode_part(const decode_job &d, const decode_head
     // The factors of the blocks' results: a warp per head, two blocks per lane.
     for (int g = warp; g < group; g += WARPS) {
         float sink = j.sinks ? j.sinks[head0 + g] : -INFINITY;
-        float h[2] = {-INFINITY, -INFINITY}, t[2] = {0, 0};
+        float highest[2] = {-INFINITY, -INFINITY}, sums[2] = {0, 0};
         if (active == 1) {
-            if (lane == 0) h[0] = max_scores[g], t[0] = weight_sums[g];
+            if (lane == 0) highest[0] = max_scores[g], sums[0] = weight_sums[g];
         } else {
             const float *result = results + (int64_t)g * d.splits * (SIZE + 2) + SIZE;
             for (int k = 0; k < 2; k++)
                 if (lane + 32 * k < active) {
-                    h[k] = __ldcg(result + (lane + 32 * k) * (SIZE + 2));
-                    t[k] = __ldcg(result + (lane + 32 * k) * (SIZE + 2) + 1);
+                    highest[k] = __ldcg(result + (lane + 32 * k) * (SIZE + 2));
+                    sums[k] = __ldcg(result + (lane + 32 * k) * (SIZE + 2) + 1);
                 }
         }
-        float max_score = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0;
+        float max_score = fmaxf(sink, warp_max(fmaxf(highest[0], highest[1]))), sum = 0;
         for (int k = 0; k < 2; k++) {
-            float rescale = h[k] == -INFINITY ? 0 : __expf(h[k] - max_score);
+            float rescale = highest[k] == -INFINITY ? 0 : __expf(highest[k] - max_score);
             weight[g][lane + 32 * k] = rescale;
-            sum += rescale * t[k];
+            sum += rescale * sums[k];
         }
         sum = warp_sum(sum);
         if (j.sinks) sum += __expf(sink - max_score);
@@ -408,8 +409,8 @@ __device__ static inline void decode_part(const decode_job &d, const decode_head
 }
 
 // WHOLE: rows are f16 and have exactly SIZE elements. Otherwise they are of any type and have up to SIZE elements.
-// With few cells a block has FEW of the GROUP query heads: there are enough blocks, and reading cells several times
-// takes less time than fetching the instructions for more heads.
+// With few cells and tokens a block has FEW of the GROUP query heads: there are enough blocks, and reading cells
+// several times takes less time than fetching the instructions for more heads.
 template <int SIZE, int GROUP, bool WHOLE>
 __global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
                                                   : GROUP == 1 ? 3
@@ -425,7 +426,8 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
     if (!d.early) grid_wait();
     const attention_query query = query_of(d.a, (int)blockIdx.z);
     const int n = logical_cells(d.a, query);
-    if (FEW == GROUP || n > FEW_CELLS) {
+    const bool has_few = FEW < GROUP && parts * FEW >= all_heads;
+    if (!has_few || n > FEW_CELLS) {
         if (part * GROUP < all_heads)
             decode_part<SIZE, GROUP, WHOLE>(d, h, *(decode_shared<SIZE, GROUP> *)shared, kv, part, query, n);
     } else {
@@ -459,7 +461,8 @@ static int64_t decode_blocks_of(const tn_tensor *t, int heads) {
     return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + heads - 1) / heads);
 }
 static int64_t decode_most_blocks_of(const tn_tensor *t) {
-    return decode_blocks_of(t, few_heads(decode_heads_of(t)));
+    const int heads = decode_heads_of(t);
+    return decode_blocks_of(t, t->src[TN_ATTN_Q]->ne[2] <= FEW_ROWS ? few_heads(heads) : heads);
 }
 
 bool decode_supports(const device_description &device, const tn_tensor *t) {

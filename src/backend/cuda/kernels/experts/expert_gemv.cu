@@ -2,7 +2,7 @@
 //
 // Gate and up with the gated activation: a block computes 32 rows of one expert. The last matmul with the weighted
 // sum of its results: a block computes 32 rows of all experts of a token, and also adds a residual. Both store the
-// result in the form that the next matmul reads. Where there is none, and few blocks, a block has 16 rows.
+// result in the form that the next matmul reads. Without a next matmul, and with few blocks, a block has 16 rows.
 #include "backend/cuda/kernels/experts/experts.cuh"
 #include "backend/cuda/kernels/gemv_units.cuh"
 #include "backend/cuda/kernels/unary.cuh"

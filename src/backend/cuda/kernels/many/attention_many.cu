@@ -23,7 +23,7 @@ struct many_job {
     int warp_bytes;                       // of shared memory
     int k_bytes, v_bytes, k_copy, v_copy; // of a row of the cache, and how many are copied at once
     narrow_rows next;                     // the result once more; a row has all heads of a token
-    bool settled; // an earlier kernel of the program has waited for the plan, so it may be read before grid_wait()
+    bool plan_is_complete;                // before this kernel starts, so that it may be read before grid_wait()
 };
 
 template <int SIZE, tile_form FORM> struct many_shape {
@@ -166,8 +166,9 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
     char *tiles = raw_shared + warp * d.warp_bytes;
     uint4 *shared_q = (uint4 *)(tiles + 2 * WALK_CELLS * d.row_bytes);
     __half *converted = (__half *)((char *)shared_q + shape::Q_BYTES);
-    // Kernels behind one that is not settled start when the plan is there.
-    if (!d.settled) grid_wait();
+    // The first attention after the plan's kernel waits before it lets later kernels start. So all of these start
+    // after the plan is complete.
+    if (!d.plan_is_complete) grid_wait();
     grid_next();
     const int of_item = j.kv_heads * d.plan.parts, n_works = d.plan.head->n_items * of_item,
               n_warps = (int)(gridDim.x * blockDim.x / 32);
@@ -602,7 +603,7 @@ tn_status compile_many(const compilation &c, const tn_tensor *t) {
     const many_choice chosen = many_choice_of(t);
     many_job d = {};
     d.a = attention_job_of(t);
-    TN_TRY(compile_attention_plan(c, t, &d.plan, &d.settled));
+    TN_TRY(compile_attention_plan(c, t, &d.plan, &d.plan_is_complete));
     d.sums = (float *)c.scratch;
     d.rates = (float2 *)(c.scratch + (size_t)d.plan.entries * 4 * (size_t)d.a.head_v);
     d.tickets = c.tickets;
