@@ -378,17 +378,24 @@ static void untake_cell(tn__page_table *t, int32_t seq, int32_t cell) {
     }
 }
 
+/* There are cells, but a sequence has no entry for them. */
+static tn_status fail_pieces(tn__page_table *t) {
+    t->fragmented = true;
+    return tn_fail(TN_E_FULL,
+                   "the cells of a sequence would be in more than %d pieces, although %d of %d are free; remove a "
+                   "sequence, leave fewer gaps in positions, or use a larger context",
+                   t->max_runs, TN__MAX(t->limit - t->used, 0), t->limit);
+}
+
 tn_status tn__pages_take(tn__page_table *t, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *rows) {
     t->fragmented = false;
     if (t->used + n > t->limit) return tn__pages_fail_full(t, n);
-    t->fragmented = !runs_fit(t, n, positions, seqs);
-    if (t->fragmented) return tn__pages_fail_full(t, n);
+    if (!runs_fit(t, n, positions, seqs)) return fail_pieces(t);
     for (int32_t i = 0; i < n; i++) {
         rows[i] = take_cell(t, seqs[i], positions[i]);
         if (rows[i] >= 0) continue;
         while (--i >= 0) untake_cell(t, seqs[i], rows[i]);
-        t->fragmented = true; /* there are cells, and the sequence has no entry for them */
-        return tn__pages_fail_full(t, n);
+        return fail_pieces(t);
     }
     t->peak = TN__MAX(t->peak, t->used);
     t->changes++;

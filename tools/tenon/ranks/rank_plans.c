@@ -2,6 +2,8 @@
 
 #include "cli/term.h"
 
+#include "tenon/net/ranks.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,14 +131,10 @@ int rank_plans_context(struct rank_plans *p, const char *path, const tn_model_pa
 
 /* Ranks of each machine, where these are equal numbers of consecutive ranks; else 0. */
 static int ranks_per_machine(const struct rank_plans *p) {
-    int count = 1;
-    while (count < p->n && strcmp(p->rows[count].machine, p->rows[0].machine) == 0) count++;
-    bool regular = p->n % count == 0;
-    for (int r = count; r < p->n && regular; r++) {
-        const bool first = r % count == 0;
-        regular = (strcmp(p->rows[r].machine, p->rows[r - 1].machine) != 0) == first;
-    }
-    return regular ? count : 0;
+    tn_rank_resources all[TN_NET_RANKS_MOST] = {0};
+    for (int r = 0; r < p->n; r++)
+        while (strcmp(p->rows[all[r].machine].machine, p->rows[r].machine) != 0) all[r].machine++;
+    return tn_ranks_per_machine(all, p->n);
 }
 
 static struct ranks_times sum_up(const struct rank_plans *p, const struct rank_figures *all, enum node_split split) {
