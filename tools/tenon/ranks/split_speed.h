@@ -9,7 +9,7 @@ struct wire {
     double rate, latency; /* bytes per second, seconds */
 };
 struct rank_links {
-    int devices;           /* ranks of each machine, which are consecutive */
+    int devices;           /* ranks per machine; these are consecutive */
     struct wire link, net; /* between ranks of one machine, between machines */
     double prompt;         /* tokens; 0: a long prompt */
 };
@@ -17,21 +17,21 @@ struct rank_links {
 /* SPLIT_STAGES: layers between machines, rows within them. */
 enum node_split { SPLIT_ROWS, SPLIT_LAYERS, SPLIT_STAGES, SPLITS };
 
-/* A rank by its plan. The micro-batch is that of the prompt. */
+/* What the plan of a rank predicts. The micro-batch is the one that a prompt of this length has. */
 struct rank_figures {
     size_t bytes, available; /* of its first device */
     double prefill, decode;  /* seconds of a micro-batch and of a step on that device, without messages */
-    double rows, seqs;       /* tokens of both */
+    double rows, seqs;       /* tokens of a micro-batch and of a step */
 };
 /* Plans a rank, without a transport. TN_E_STATE: its device is not measured. */
 tn_status plan_rank_speed(const char *path, const tn_model_params *model_params, const tn_session_params *params,
                           double prompt, struct rank_figures *figures);
 
-/* What matters of all ranks. */
+/* The figures of all ranks, combined. */
 struct ranks_times {
     double slowest_prefill, slowest_decode; /* seconds of the slowest rank */
     double all_prefill, all_decode; /* SPLIT_LAYERS: of one rank with all layers; SPLIT_STAGES: of all stages */
-    double rows, seqs;
+    double rows, seqs;              /* tokens of a micro-batch and of a step */
 };
 struct split_speed {
     double prefill, decode; /* tokens per second */

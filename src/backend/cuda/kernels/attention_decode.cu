@@ -12,8 +12,8 @@ enum {
     MAX_GROUP = 8,
     MAX_TOKENS = 8,
     LEAST = 128,      // the fewest cells worth a block of their own
-    FEW_CELLS = 2048, // logical cells up to which a block has few heads,
-    FEW_ROWS = 2,     // with up to so many tokens: more have enough blocks
+    FEW_CELLS = 2048, // up to so many logical cells, and
+    FEW_ROWS = 2,     // up to so many tokens, a block has few heads: otherwise there are enough blocks
     MAX_SHARES = 64   // blocks of a head: two for each lane of the warp that combines them
 };
 

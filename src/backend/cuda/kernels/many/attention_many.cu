@@ -422,7 +422,7 @@ __global__ static void __launch_bounds__(SIZE > (FORM == ROWS_F16 ? 128 : 64) ? 
                 float rescale[2] = {1, 1};
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    if (r == 1 && !both) continue; // weights of these rows are added to sums that nobody reads
+                    if (r == 1 && !both) continue; // the unit has no such rows, and nobody reads their sums
                     float most = rate[r].max, sum = 0;
 #pragma unroll
                     for (int n = 0; n < WALK_CELLS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
